@@ -1,0 +1,35 @@
+"""The `spconv` dialect: IRDL text for the shapes of types and ops, one Python class per op for the rest.
+
+`register(context)` loads everything once per context; the op classes are re-exported here.
+"""
+
+from __future__ import annotations
+
+if __name__ != "spconv_compiler.dialect":
+    raise ImportError(f"import this package as spconv_compiler.dialect, not as {__name__}")
+
+from spconv_compiler.dialect.conv import SubmConv3dOp
+from spconv_compiler.dialect.loader import register
+from spconv_compiler.dialect.plan import AllocOp, ArgumentOp, LaunchOp, SymbolOp
+from spconv_compiler.dialect.stages import ApplyEpilogueOp, CompactOp, FillOp, GemmOp, MapOp, PackWeightOp
+from spconv_compiler.dialect.tile import TileAtomicOp, TileBoundOp, TileLoadOp, TileMmaOp, TileStoreOp
+
+__all__ = [
+    "AllocOp",
+    "ApplyEpilogueOp",
+    "ArgumentOp",
+    "CompactOp",
+    "FillOp",
+    "GemmOp",
+    "LaunchOp",
+    "MapOp",
+    "PackWeightOp",
+    "SubmConv3dOp",
+    "SymbolOp",
+    "TileAtomicOp",
+    "TileBoundOp",
+    "TileLoadOp",
+    "TileMmaOp",
+    "TileStoreOp",
+    "register",
+]

@@ -1,0 +1,97 @@
+"""Ops of level `spconv`: convolutions on tensors, with coordinate sets as SSA values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from spconv_compiler.dialect import rules
+from spconv_compiler.dialect.op import SpconvDialect, SpconvOp, axis_rules, single_result
+from spconv_compiler.dialect.types import activation_of, epilogue_attr
+
+from spconv_compiler.bindings import ir, register_operation
+
+
+@register_operation(SpconvDialect)
+class SubmConv3dOp(SpconvOp):
+    """Submanifold convolution: out[i] = act(bias + Σ_tap W[tap]·in[j]), coord[j] = coord[i] + dilation·(tap − K//2).
+
+    Args:
+        coords: `!spconv.coords<key_width>`.
+        features: tensor<?xC_inxT>, row r belongs to row r of coords.
+        weight: tensor<C_out x kz x ky x kx x C_in x T>, kz, ky, kx odd.
+        bias: optional tensor<C_outxf32>.
+        dilation: array<i64: z, y, x>.
+        epilogue: `#spconv.epilogue<activation>`.
+
+    Return:
+        tensor<?xC_outxT'>; the sum is taken in f32 and rounded once to T'.
+    """
+
+    OPERATION_NAME = "spconv.subm_conv3d"
+
+    @property
+    def coords(self) -> ir.Value:
+        return self.operation.operands[0]
+
+    @property
+    def features(self) -> ir.Value:
+        return self.operation.operands[1]
+
+    @property
+    def weight(self) -> ir.Value:
+        return self.operation.operands[2]
+
+    @property
+    def bias(self) -> ir.Value | None:
+        return self.operation.operands[3] if len(self.operation.operands) == 4 else None
+
+    @property
+    def kernel_size(self) -> list[int]:
+        """(kz, ky, kx)."""
+        return list(ir.RankedTensorType(self.weight.type).shape[1:4])
+
+    @property
+    def dilation(self) -> list[int]:
+        return self.int_array("dilation")
+
+    @property
+    def activation(self) -> str:
+        return activation_of(self.attribute("epilogue"))
+
+    def verify(self) -> Iterable[str]:
+        yield from rules.coords_rules(self.coords)
+        yield from axis_rules(self, "dilation", odd=False)
+        yield from rules.epilogue_rules(self)
+        shapes = [
+            *rules.row_tensor_rules("features", self.features),
+            *rules.weight_rules(self.weight),
+            *rules.row_tensor_rules("result", self.operation.results[0]),
+        ]
+        yield from shapes
+        if shapes:
+            return
+        c_out, *_, c_in = ir.RankedTensorType(self.weight.type).shape
+        if rules.channels(self.features) != c_in:
+            yield f"features have {rules.channels(self.features)} channels but the weight takes {c_in}"
+        if rules.channels(self.operation.results[0]) != c_out:
+            yield f"the result has {rules.channels(self.operation.results[0])} channels but the weight gives {c_out}"
+        if rules.element(self.weight) != rules.element(self.features):
+            yield f"features are {rules.element(self.features)} but the weight is {rules.element(self.weight)}"
+        if self.bias is not None:
+            yield from rules.bias_rules(self.bias, c_out)
+
+
+def subm_conv3d(
+    coords: ir.Value,
+    features: ir.Value,
+    weight: ir.Value,
+    result_type: ir.Type,
+    *,
+    bias: ir.Value | None = None,
+    dilation: tuple[int, int, int] = (1, 1, 1),
+    activation: str = "none",
+) -> ir.Value:
+    """Builds a `spconv.subm_conv3d`."""
+    operands = [coords, features, weight] + ([] if bias is None else [bias])
+    attributes = {"dilation": ir.DenseI64ArrayAttr.get(list(dilation)), "epilogue": epilogue_attr(activation)}
+    return single_result(SubmConv3dOp.create([result_type], operands, attributes))

@@ -1,0 +1,73 @@
+"""Rules shared by the verifiers: features, outputs, weights, bias, schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from spconv_compiler.dialect.op import SpconvOp
+from spconv_compiler.dialect.types import ACTIVATIONS, KEY_WIDTHS, activation_of, int_parameter
+
+from spconv_compiler.bindings import ir
+
+FEATURE_TYPES = ("bf16", "f16", "f32")
+
+
+def row_tensor_rules(what: str, value: ir.Value) -> Iterable[str]:
+    """Features and outputs are tensor<?xCxT> with C ≥ 1 and a float T."""
+    tensor = ir.RankedTensorType(value.type) if isinstance(value.type, ir.RankedTensorType) else None
+    if tensor is None or tensor.rank != 2 or not tensor.is_dynamic_dim(0) or tensor.is_dynamic_dim(1):
+        yield f"{what} is {value.type}; accepted: tensor<?xCxT>, rows dynamic and channels static"
+    elif tensor.get_dim_size(1) < 1 or str(tensor.element_type) not in FEATURE_TYPES:
+        yield f"{what} is {value.type}; accepted: at least one channel of {', '.join(FEATURE_TYPES)}"
+
+
+def channels(value: ir.Value) -> int:
+    """C of tensor<?xCxT>."""
+    return int(ir.RankedTensorType(value.type).get_dim_size(1))
+
+
+def element(value: ir.Value) -> ir.Type:
+    """T of a tensor value."""
+    return ir.RankedTensorType(value.type).element_type
+
+
+def weight_rules(value: ir.Value) -> Iterable[str]:
+    """Weights are tensor<C_out x kz x ky x kx x C_in x T>, the kernel odd along every axis."""
+    tensor = ir.RankedTensorType(value.type) if isinstance(value.type, ir.RankedTensorType) else None
+    if tensor is None or tensor.rank != 5 or not tensor.has_static_shape:
+        yield f"weight is {value.type}; accepted: tensor<C_out x kz x ky x kx x C_in x T>, all static"
+    elif str(tensor.element_type) not in FEATURE_TYPES or min(tensor.shape) < 1:
+        yield f"weight is {value.type}; accepted: no empty axis, elements of {', '.join(FEATURE_TYPES)}"
+    elif any(size % 2 == 0 for size in tensor.shape[1:4]):
+        yield f"kernel is {list(tensor.shape[1:4])}; a submanifold kernel is odd along every axis"
+
+
+def bias_rules(value: ir.Value, c_out: int) -> Iterable[str]:
+    """A bias is tensor<C_out x f32>."""
+    if str(value.type) != f"tensor<{c_out}xf32>":
+        yield f"bias is {value.type}; accepted: tensor<{c_out}xf32>"
+
+
+def coords_rules(value: ir.Value) -> Iterable[str]:
+    """The key width of a coordinate set is 32 or 64."""
+    if int_parameter(value.type) not in KEY_WIDTHS:
+        yield f"coords have type {value.type}; accepted key widths: {KEY_WIDTHS}"
+
+
+def epilogue_rules(op: SpconvOp) -> Iterable[str]:
+    """The activation is one that the dialect knows."""
+    if activation_of(op.attribute("epilogue")) not in ACTIVATIONS:
+        yield f"epilogue is {op.attribute('epilogue')}; accepted activations: {ACTIVATIONS}"
+
+
+def schedule_rules(op: SpconvOp) -> Iterable[str]:
+    """`schedule`, where present, is a #spconv.schedule whose parameters are integers."""
+    attribute = op.attribute("schedule")
+    if attribute is None:
+        return
+    if not str(attribute).startswith("#spconv.schedule<"):
+        yield f'schedule is {attribute}; accepted: #spconv.schedule<"name", {{parameter = n : i64}}>'
+        return
+    for item in ir.DictAttr(ir.DynamicAttr(attribute).params[1]):
+        if not isinstance(item.attr, ir.IntegerAttr):
+            yield f"schedule parameter {item.name} is {item.attr}; accepted: an integer"

@@ -1,0 +1,91 @@
+"""Gives every stage op its schedule, from the target's facts and the gemm it feeds.
+
+Before:
+    %pairs = "spconv.compact"(%map)
+    %sum   = "spconv.gemm"(%pairs, …)
+After:
+    %pairs = "spconv.compact"(%map) {schedule = #spconv.schedule<"tap_tile_row", {tile_m = 16}>}
+    %sum   = "spconv.gemm"(%pairs, …) {schedule = #spconv.schedule<"pairs_m16", {tile_m = 16, …}>}
+
+Needs and gives level stages. A schedule that is already there is kept. Pairs or weights that two gemms want in
+different orders are cloned. Fails when no schedule serves a gemm: every one is listed with its reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from spconv_compiler.dialect import ApplyEpilogueOp, FillOp, GemmOp
+from spconv_compiler.dialect.types import element_type, schedule_attr
+from spconv_compiler.passes.base import Pass, location_text, ops_named
+
+from spconv_compiler.bindings import ir
+from spconv_compiler.errors import ScheduleError
+from spconv_compiler.schedules import Choice, Chosen, Problem, choose
+from spconv_compiler.targets import Target, get_target
+
+
+def schedule_gemm(gemm: GemmOp, chosen: Chosen) -> None:
+    """Sets the schedule of a gemm and of what feeds it."""
+    _set(gemm, chosen.gemm)
+    pairs = _own(gemm, 0, chosen.pairs)
+    _set(pairs, chosen.pairs)
+    _set(pairs.operands[0].owner, chosen.map)
+    _set(_own(gemm, 2, chosen.weights), chosen.weights)
+    for value in (gemm.init, *gemm.operation.results):
+        rows_ops = [value.owner, *(use.owner for use in value.uses)]
+        for op in rows_ops:
+            if op.operation.name in (FillOp.OPERATION_NAME, ApplyEpilogueOp.OPERATION_NAME):
+                _set(op, chosen.gemm)
+
+
+def _attr(choice: Choice) -> ir.Attribute:
+    return schedule_attr(choice.name, dict(choice.parameters))
+
+
+def _set(op: ir.Operation | ir.OpView, choice: Choice) -> None:
+    if "schedule" not in op.operation.attributes:
+        op.operation.attributes["schedule"] = _attr(choice)
+
+
+def _own(gemm: GemmOp, index: int, choice: Choice) -> ir.Operation:
+    """The op behind operand `index`, cloned if it already has another schedule."""
+    op = gemm.operation.operands[index].owner.operation
+    if "schedule" in op.attributes and op.attributes["schedule"] != _attr(choice):
+        with ir.InsertionPoint(gemm):
+            op = op.clone()
+        del op.attributes["schedule"]
+        gemm.operation.operands[index] = op.results[0]
+    return op
+
+
+@dataclasses.dataclass(frozen=True)
+class ChooseSchedule(Pass):
+    """See the module."""
+
+    target: str = "cpu"
+    schedule: str = "auto"
+    name: ClassVar[str] = "choose-schedule"
+    needs: ClassVar[str] = "stages"
+    gives: ClassVar[str] = "stages"
+
+    def run(self, module: ir.Module) -> None:
+        target = get_target(self.target)
+        for gemm in ops_named(module, GemmOp.OPERATION_NAME):
+            if gemm.schedule is None:
+                schedule_gemm(gemm, self._choose(gemm, target))
+
+    def _choose(self, gemm: GemmOp, target: Target) -> Chosen:
+        dtype = str(element_type(gemm.weight.type))
+        try:
+            return choose(Problem(gemm.taps, gemm.c_in, gemm.c_out, dtype), target, self.schedule)[1]
+        except ScheduleError as error:
+            raise ScheduleError(
+                error.message,
+                error.rejections,
+                op=gemm.operation.get_asm(),
+                location=location_text(gemm.operation.location),
+                pass_name=self.name,
+                level=self.needs,
+            ) from None

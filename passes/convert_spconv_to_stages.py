@@ -1,0 +1,51 @@
+"""Takes convolutions apart into map, compact, pack_weight, fill, gemm and apply_epilogue.
+
+Before:
+    %out = "spconv.subm_conv3d"(%coords, %features, %weight, %bias) {dilation, epilogue = #spconv.epilogue<"relu">}
+After:
+    %map    = "spconv.map"(%coords) {kernel_size, dilation}
+    %pairs  = "spconv.compact"(%map)
+    %packed = "spconv.pack_weight"(%weight)
+    %init   = "spconv.fill"(%coords, %bias)
+    %sum    = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"none">}
+    %out    = "spconv.apply_epilogue"(%sum) {epilogue = #spconv.epilogue<"relu">}
+
+Needs level spconv, gives level stages. The epilogue op is left out when the result is the f32 sum itself.
+Fails never: the op's verifier has checked all it relies on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from spconv_compiler.dialect import ApplyEpilogueOp, GemmOp, SubmConv3dOp
+from spconv_compiler.dialect.stages import build_map, compact, fill, pack_weight
+from spconv_compiler.dialect.types import epilogue_attr
+from spconv_compiler.passes.base import Pass, replace_each
+
+from spconv_compiler.bindings import ir
+
+
+def rewrite_conv(op: SubmConv3dOp) -> list[ir.Value]:
+    pairs = compact(build_map(op.coords, op.kernel_size, op.dilation))
+    result = op.operation.results[0]
+    init = fill(op.coords, ir.RankedTensorType(result.type).get_dim_size(1), op.bias)
+    operands = [pairs, op.features, pack_weight(op.weight), init]
+    total = GemmOp.create([init.type], operands, {"epilogue": epilogue_attr("none")}).results[0]
+    if op.activation == "none" and result.type == init.type:
+        return [total]
+    attributes = {"epilogue": epilogue_attr(op.activation)}
+    return list(ApplyEpilogueOp.create([result.type], [total], attributes).results)
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertSpconvToStages(Pass):
+    """See the module."""
+
+    name: ClassVar[str] = "convert-spconv-to-stages"
+    needs: ClassVar[str] = "spconv"
+    gives: ClassVar[str] = "stages"
+
+    def run(self, module: ir.Module) -> None:
+        replace_each(module, SubmConv3dOp.OPERATION_NAME, rewrite_conv)

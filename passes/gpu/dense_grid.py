@@ -1,0 +1,118 @@
+"""Kernel map by a dense grid: one i32 a cell of the box, −1 or the lowest row with those coordinates.
+
+After the dense mapper of FlyDSL pull request 942. The result is the table of all neighbours, laid out
+[tile of 16 rows][tap][16], −1 where there is none; rows beyond the last are −1 too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from spconv_compiler.bindings import ir
+from spconv_compiler.passes.gpu.box import Box, key_type
+from spconv_compiler.passes.gpu.lanes import atomic, block, load, plus, store, thread, times
+from spconv_compiler.passes.kernel_builder import V, const, i32, if_, if_else, vec
+
+TILE_ROWS = 16
+# A lane looks up at most this many taps, all loads in flight at once.
+_MAX_BATCH = 32
+_FILL_STORES = 4
+NONE = -1
+
+
+def fill_span(lanes: int) -> int:
+    """Cells that one workgroup of fill_grid covers."""
+    return lanes * 4 * _FILL_STORES
+
+
+def fill_grid(key_width: int, lanes: int) -> Callable[..., None]:
+    """Body(grid, cells): writes −1 everywhere; the grid is allocated in whole groups of 4 cells."""
+
+    def body(grid: V, cells: V) -> None:
+        index = key_type(key_width)
+        first = plus(times(block().to(index), fill_span(lanes)), times(thread().to(index), 4))
+        for turn in range(_FILL_STORES):
+            at = plus(first, turn * lanes * 4)
+            with if_(at < cells):
+                store(const(NONE, vec(4, i32())), grid, at)
+
+    return body
+
+
+def scatter_rows(halo: Sequence[int], lanes: int) -> Callable[..., None]:
+    """Body(coords, grid, rows, *box): grid[key(row)] = the lowest row with that key.
+
+    −1 is the largest unsigned number, so an unsigned minimum does both jobs. Rows outside the box write nothing.
+    """
+
+    def body(coords: V, grid: V, rows: V, *box: V) -> None:
+        row = plus(times(block(), lanes), thread())
+        with if_(row < rows):
+            inside, key = Box.of(box).pack(coords, row, halo)
+            with if_(inside):
+                atomic("umin", row, grid, key)
+
+    return body
+
+
+def batch_axes(kernel_size: Sequence[int]) -> int:
+    """How many trailing axes of the kernel one lane looks up: a plane, a line or a single tap."""
+    for axes in (2, 1):
+        if math.prod(kernel_size[3 - axes :]) <= _MAX_BATCH:
+            return axes
+    return 0
+
+
+def batches(kernel_size: Sequence[int]) -> int:
+    """Lanes per row: the grid's second axis."""
+    return math.prod(kernel_size[: 3 - batch_axes(kernel_size)])
+
+
+def lookup(kernel_size: Sequence[int], dilation: Sequence[int], lanes: int) -> Callable[..., None]:
+    """Body(coords, grid, table, rows, *box): a lane per row along x, a batch of taps per workgroup along y."""
+    halo = [size // 2 * step for size, step in zip(kernel_size, dilation, strict=True)]
+    axes = batch_axes(kernel_size)
+    batch = math.prod(kernel_size[3 - axes :])
+
+    def body(coords: V, grid: V, table: V, rows: V, *box_arguments: V) -> None:
+        box = Box.of(box_arguments)
+        row = plus(times(block(), lanes), thread())
+        padded = (rows + (TILE_ROWS - 1)) & -TILE_ROWS
+        with if_(row < padded):
+            # A lane beyond the last row reads that row's coordinates and then finds nothing.
+            inside, key = box.pack(coords, row.min(rows - 1), halo)
+            found = if_else(
+                inside & (row < rows),
+                lambda: _neighbours(box, grid, key, kernel_size, dilation, axes),
+                lambda: [const(NONE, i32())] * batch,
+            )
+            tile = times(row // TILE_ROWS, math.prod(kernel_size) * TILE_ROWS)
+            first = plus(tile, row % TILE_ROWS, times(block("y"), batch * TILE_ROWS))
+            for tap, neighbour in enumerate(found):
+                store(neighbour, table, plus(first, tap * TILE_ROWS))
+
+    return body
+
+
+def _neighbours(
+    box: Box, grid: V, key: V, kernel_size: Sequence[int], dilation: Sequence[int], axes: int
+) -> list[V]:
+    """Loads of one batch of taps, a line along x after the other so that a line's offsets are immediates."""
+    halo = [size // 2 * step for size, step in zip(kernel_size, dilation, strict=True)]
+    first: list[V | int] = [-reach for reach in halo]
+    outer = block("y").to(key.type)
+    for axis in reversed(range(3 - axes)):
+        first[axis] = (outer % kernel_size[axis]) * dilation[axis] - halo[axis]
+        outer = outer // kernel_size[axis]
+    found = []
+    for y in range(kernel_size[1] if axes == 2 else 1):
+        start = [first[0], first[1] + y * dilation[1], first[2]]
+        line = key + box.delta(start)
+        for x in range(kernel_size[2] if axes >= 1 else 1):
+            found.append(load(grid, plus(line, x * dilation[2])))
+    return found
+
+
+def grid_type() -> ir.Type:
+    return i32()

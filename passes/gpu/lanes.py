@@ -1,0 +1,143 @@
+"""Words for kernels of waves: ids, index arithmetic that cannot wrap, buffer access, scans.
+
+`plus` and `times` promise that the unsigned result does not wrap; only through them may a lowering split an
+index into a part per lane, a part per wave and a constant.
+"""
+
+from __future__ import annotations
+
+from spconv_compiler.bindings import arith, gpu, ir, math, memref, vector
+from spconv_compiler.dialect import tile
+from spconv_compiler.dialect.types import element_type
+from spconv_compiler.passes.kernel_builder import Operand, V, const, i32, i64, if_, like, vec
+
+_WORKGROUP = "#gpu.address_space<workgroup>"
+
+
+def _nuw() -> ir.Attribute:
+    return ir.Attribute.parse("#arith.overflow<nuw>")
+
+
+def plus(first: V, *terms: Operand) -> V:
+    """The sum, promised not to wrap as unsigned."""
+    total = first
+    for term in terms:
+        if isinstance(term, V) or term != 0:
+            total = V(arith.addi(total.value, like(term, total.type).value, overflow_flags=_nuw()))
+    return total
+
+
+def times(first: V, factor: Operand) -> V:
+    """The product, promised not to wrap as unsigned."""
+    if not isinstance(factor, V) and factor == 1:
+        return first
+    return V(arith.muli(first.value, like(factor, first.type).value, overflow_flags=_nuw()))
+
+
+def thread() -> V:
+    """i32: this lane's number in its workgroup."""
+    return V(gpu.thread_id(gpu.Dimension.x)).to(i32())
+
+
+def block(axis: str = "x") -> V:
+    """i32: this workgroup's number along an axis of the grid."""
+    return V(gpu.block_id(getattr(gpu.Dimension, axis))).to(i32())
+
+
+def load(buffer: V, index: V, lanes: int = 1) -> V:
+    """Element `index` of a buffer, or a vector of `lanes` elements from there on, aligned to its size."""
+    element = element_type(buffer.type)
+    return V(tile.tile_load(buffer.value, index.value, element if lanes == 1 else vec(lanes, element)))
+
+
+def store(value: V, buffer: V, index: V) -> None:
+    """buffer[index …] = value, aligned as in load."""
+    tile.tile_store(value.value, buffer.value, index.value)
+
+
+def atomic(kind: str, value: V, buffer: V, index: V) -> None:
+    """buffer[index] = kind(buffer[index], value), relaxed."""
+    tile.tile_atomic(kind, value.value, buffer.value, index.value)
+
+
+def bounded(buffer: V, elements: V) -> V:
+    """The same buffer with a size: reads at or beyond `elements` (i32) give zero."""
+    return V(tile.tile_bound(buffer.value, elements.to(i64()).value))
+
+
+def sized(buffer: V, elements: V) -> V:
+    """A buffer whose size is given in i64."""
+    return V(tile.tile_bound(buffer.value, elements.value))
+
+
+def concatenate(parts: list[V]) -> V:
+    """One vector of all parts in order: scalars, or a power of two of equal vectors."""
+    if not isinstance(parts[0].type, ir.VectorType):
+        joined = vec(len(parts), parts[0].type)
+        return V(vector.from_elements(joined, [part.value for part in parts]))
+    while len(parts) > 1:
+        lanes = 2 * ir.VectorType(parts[0].type).shape[0]
+        parts = [
+            V(vector.shuffle(left.value, right.value, list(range(lanes))))
+            for left, right in zip(parts[::2], parts[1::2], strict=True)
+        ]
+    return parts[0]
+
+
+def popcount(value: V) -> V:
+    return V(math.ctpop(value.value))
+
+
+def ballot(condition: V) -> V:
+    """i64: bit l says whether the condition holds in lane l of this wave."""
+    return V(gpu.ballot(i64(), condition.value))
+
+
+def from_lane(value: V, lane: int, wave: int) -> V:
+    """The value that one lane of this wave holds, in every lane."""
+    return V(gpu.shuffle(value.value, const(lane, i32()).value, const(wave, i32()).value, gpu.ShuffleMode.IDX)[0])
+
+
+def scan_wave(value: V, lane: V, wave: int) -> V:
+    """Inclusive prefix sum over the lanes of a wave; `lane` is this lane's number in it.
+
+    The shuffle's own validity flag is not used: what arrives from below lane 0 is masked by lane number.
+    """
+    distance = 1
+    while distance < wave:
+        offset, width = const(distance, i32()), const(wave, i32())
+        below = V(gpu.shuffle(value.value, offset.value, width.value, gpu.ShuffleMode.UP)[0])
+        value = value + (lane >= distance).select(below, 0)
+        distance *= 2
+    return value
+
+
+def shared(elements: int) -> ir.Type:
+    """The type of `elements` i32 that a workgroup shares."""
+    return ir.MemRefType.get([elements], i32(), memory_space=ir.Attribute.parse(_WORKGROUP))
+
+
+def put(value: V, memory: V, index: V) -> None:
+    memref.store(value.value, memory.value, [index.to(ir.IndexType.get()).value])
+
+
+def get(memory: V, index: V) -> V:
+    return V(memref.load(memory.value, [index.to(ir.IndexType.get()).value]))
+
+
+def barrier() -> None:
+    """Waits for the workgroup; what was put before can be read by all after."""
+    gpu.barrier()
+
+
+def scan_workgroup(value: V, memory: V, wave: int, waves: int) -> V:
+    """Inclusive prefix sum over a workgroup of `waves` full waves; memory holds one i32 a wave."""
+    lane, number = thread() % wave, thread() // wave
+    inclusive = scan_wave(value, lane, wave)
+    with if_(lane.eq(wave - 1)):
+        put(inclusive, memory, number)
+    barrier()
+    for other in range(waves - 1):
+        before = get(memory, const(other, i32()))
+        inclusive = inclusive + (number > other).select(before, 0)
+    return inclusive

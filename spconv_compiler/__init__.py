@@ -1,0 +1,50 @@
+"""Sparse 3D convolution, compiled through MLIR to AMD gfx950 machine code and to the CPU.
+
+The public names below are resolved on first use, so that importing the package loads neither torch nor MLIR.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pathlib
+
+__version__ = "0.1.0"
+
+# In a checkout, `passes/` and `dialect/` lie beside this package, not inside it.
+if not (pathlib.Path(__file__).parent / "passes").is_dir():
+    __path__.append(str(pathlib.Path(__file__).parent.parent))
+
+_PUBLIC = {
+    "Artifact": "artifact",
+    "CompileOptions": "options",
+    "ConvKernel": "driver",
+    "KernelMap": "driver",
+    "SpconvError": "errors",
+    "clear_caches": "api",
+    "compile_conv": "compiler",
+    "load_conv": "driver",
+    "subm_conv3d": "api",
+}
+
+__all__ = [
+    "Artifact",
+    "CompileOptions",
+    "ConvKernel",
+    "KernelMap",
+    "SpconvError",
+    "__version__",
+    "clear_caches",
+    "compile_conv",
+    "load_conv",
+    "subm_conv3d",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

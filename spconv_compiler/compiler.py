@@ -1,0 +1,195 @@
+"""From options to an artifact: cache, pipeline, code generation. The passes are on one page: pipeline.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import pathlib
+import shlex
+import tempfile
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from spconv_compiler import env
+from spconv_compiler.artifact import Artifact, pack_files
+from spconv_compiler.cache import KernelCache, open_disk_cache
+from spconv_compiler.cache_key import cache_key
+from spconv_compiler.errors import CompileError
+from spconv_compiler.options import CompileOptions, triple
+from spconv_compiler.targets import CpuTarget, GpuTarget, Target, get_target
+from spconv_compiler.toolchain import fingerprint
+
+if TYPE_CHECKING:
+    from spconv_compiler.bindings import ir
+    from spconv_compiler.runner import Runner
+
+
+def compile_conv(
+    kernel_size: int | tuple[int, int, int],
+    c_in: int,
+    c_out: int,
+    key_width: int = 32,
+    *,
+    dtype: str = "f32",
+    out_dtype: str | None = None,
+    dilation: int | tuple[int, int, int] = 1,
+    bias: bool = False,
+    activation: str = "none",
+    target: str | None = None,
+    schedule: str = "auto",
+) -> Artifact:
+    """Compiles a submanifold convolution, or finds it in the memory or disk cache.
+
+    Args:
+        kernel_size, dilation: one number, or (z, y, x).
+        c_in, c_out: channels.
+        key_width: 32 when the padded box of coordinates has fewer than 2^31 cells over all batches, else 64.
+        dtype: of features and weights ("bf16", "f16", "f32"); out_dtype: of the result, dtype by default.
+        bias: whether a bias is added; activation: "none" or "relu", applied last.
+        target: "auto", "cpu", "gfx950" or an x86-64 level; SPCONV_TARGET by default.
+        schedule: name of a gemm schedule, or "auto".
+
+    Returns:
+        The artifact: linked object, assembly, IR of each level, launch plan.
+
+    Raises:
+        InputError: an argument is not accepted.
+        CompileError: a pass or the code generator refuses; the message ends with a folder that reproduces it.
+        ToolchainError: no linker.
+    """
+    resolved = get_target(env.TARGET.get() if target is None else target)
+    options = CompileOptions(
+        kernel_size=triple(kernel_size, "kernel_size"),
+        c_in=c_in,
+        c_out=c_out,
+        key_width=key_width,
+        dtype=dtype,
+        out_dtype=out_dtype or dtype,
+        dilation=triple(dilation, "dilation"),
+        bias=bias,
+        activation=activation,
+        target=resolved.name,
+        schedule=schedule,
+        verify=env.VERIFY.get(),
+        dump_dir=str(env.DUMP_DIR.get() or ""),
+        print_after=env.PRINT_AFTER.get(),
+    )
+    return compile_options(options)
+
+
+def compile_options(options: CompileOptions) -> Artifact:
+    """`compile_conv` for options that are already resolved."""
+    target = get_target(options.target)
+    parts = {**options.key_parts(), "target": target.facts(), "toolchain": _toolchain(target)}
+    cache = _kernel_cache()
+    # A dump is asked for to be looked at: it must be written even when the kernel is in the cache.
+    if options.dump_dir or options.print_after:
+        return Artifact(cache_key(parts), _build(options, target))
+    return cache.get_or_build(cache_key(parts), parts, lambda: _build(options, target))
+
+
+def clear_memory() -> None:
+    """Forgets the kernels of this process; the disk cache keeps its entries."""
+    _kernel_cache().clear_memory()
+
+
+def _toolchain(target: Target) -> dict[str, str]:
+    return fingerprint(host_cpu=isinstance(target, CpuTarget))
+
+
+def _kernel_cache() -> KernelCache[Artifact]:
+    """The process's cache, for the cache settings in force now."""
+    return _cache_for(env.CACHE.get(), env.CACHE_DIR.get(), env.CACHE_MAX_MB.get())
+
+
+@functools.lru_cache(maxsize=4)
+def _cache_for(on: bool, root: pathlib.Path | None, max_mb: int) -> KernelCache[Artifact]:
+    return KernelCache(Artifact, memory_size=256, disk=open_disk_cache())
+
+
+def _build(options: CompileOptions, target: Target) -> dict[str, bytes]:
+    """Compiles; a failure is repeated with dumps so that the message can point at them."""
+    folder = pathlib.Path(options.dump_dir) / options.name if options.dump_dir else None
+    try:
+        return _compile(options, target, folder)
+    except CompileError:
+        if folder is None:
+            folder = pathlib.Path(tempfile.mkdtemp(prefix="spconv-failed-"))
+            try:
+                _compile(options, target, folder)
+            except CompileError as again:
+                error = again
+        error.notes = (*error.notes, f"dumps and replay.sh: {folder}")
+        raise error from None
+
+
+def _compile(options: CompileOptions, target: Target, folder: pathlib.Path | None) -> dict[str, bytes]:
+    from spconv_compiler.bindings import ir
+    from spconv_compiler.context import make_context
+    from spconv_compiler.frontend import conv_module
+    from spconv_compiler.pipeline import stages_for
+    from spconv_compiler.plan import extract_plan
+    from spconv_compiler.runner import Runner
+
+    start = time.perf_counter()
+    runner = Runner(verify=options.verify, print_after=options.print_after, dump=folder)
+    levels: dict[str, str] = {}
+    with make_context(), ir.Location.unknown():
+        module = conv_module(options)
+        levels["spconv"] = module.operation.get_asm()
+        if folder is not None:
+            _write_replay(folder, options, target, levels["spconv"])
+        runner.write_dump("spconv.mlir", lambda: levels["spconv"])
+
+        def reached(level: str, module: ir.Module) -> None:
+            levels[level] = module.operation.get_asm()
+
+        runner.run_stages(module, stages_for(target, options.schedule), reached)
+        plan = extract_plan(module)
+        code, isa, kernels = _generate(module, target, runner)
+    timings = {name: round(seconds * 1e3, 3) for name, seconds in runner.timings.items()}
+    meta = {"kernels": kernels, "milliseconds": timings, "total_ms": round((time.perf_counter() - start) * 1e3, 3)}
+    return pack_files(options, plan, levels, code, isa, meta)
+
+
+def _generate(
+    module: ir.Module, target: Target, runner: Runner
+) -> tuple[bytes, str | None, Mapping[str, Any]]:
+    """(code object, assembly text or None, facts of each kernel)."""
+    start = time.perf_counter()
+    if isinstance(target, GpuTarget):
+        from spconv_compiler.codegen_gpu import emit_gpu
+        from spconv_compiler.linker import toolkit_dir
+
+        gpu = emit_gpu(module, target, toolkit_dir())
+        code, isa, kernels = gpu.object, gpu.isa, {name: dataclasses.asdict(k) for name, k in gpu.kernels.items()}
+        runner.write_dump("kernel.s", lambda: gpu.isa)
+    else:
+        from spconv_compiler.codegen_cpu import emit_cpu
+
+        assert isinstance(target, CpuTarget)
+        code, isa, kernels = emit_cpu(module, target), None, {}
+    runner.timings["codegen"] = time.perf_counter() - start
+    return code, isa, kernels
+
+
+def _write_replay(folder: pathlib.Path, options: CompileOptions, target: Target, text: str) -> None:
+    """Writes what repeats this compilation: options, pipeline, input and the spconv-opt line."""
+    from spconv_compiler.pipeline import pipeline_text
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "options.json").write_text(json.dumps(dataclasses.asdict(options), indent=1))
+    (folder / "pipeline.txt").write_text(pipeline_text(target, options.schedule) + "\n")
+    (folder / "input.mlir").write_text(text)
+    line = [
+        "spconv-opt",
+        "--from-level=spconv",
+        f"--to-level={target.path[-1]}",
+        f"--target={target.name}",
+        f"--schedule={options.schedule}",
+    ]
+    script = f'#!/bin/sh\ncd "$(dirname "$0")" && exec {shlex.join(line)} "$@" input.mlir\n'
+    (folder / "replay.sh").write_text(script)
+    (folder / "replay.sh").chmod(0o755)

@@ -1,0 +1,133 @@
+"""A compiled convolution loaded on this host: map, pack, run."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from collections.abc import Mapping
+
+from spconv_compiler import env
+from spconv_compiler.arrays import Array, torch_module
+from spconv_compiler.artifact import Artifact
+from spconv_compiler.compiler import compile_options
+from spconv_compiler.coordinates import Box, numpy_view
+from spconv_compiler.errors import InputError, LaunchError
+from spconv_compiler.options import CompileOptions
+from spconv_compiler.runtime.cpu import CpuBuffer, CpuModule
+from spconv_compiler.runtime.plan import CpuPlan
+from spconv_compiler.targets import CpuTarget, get_target
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelMap:
+    """The pairs of one coordinate set for one geometry.
+
+    Attributes:
+        rows: voxels.
+        pairs: (input, output) index pairs over all taps.
+        symbols: the plan symbols it was built with.
+        buffers: what the gemm reads.
+    """
+
+    rows: int
+    pairs: int
+    symbols: Mapping[str, int] = dataclasses.field(repr=False)
+    buffers: Mapping[str, CpuBuffer] = dataclasses.field(repr=False)
+
+
+class ConvKernel:
+    """A submanifold convolution ready to run. See `load_conv`."""
+
+    def __init__(self, artifact: Artifact, options: CompileOptions) -> None:
+        self.artifact, self.options = artifact, options
+        module = CpuModule(artifact.object)
+        self._plan = CpuPlan(artifact.plan, module)
+        self._bounds = module.function("coords_bounds", ("buffer", "symbol", "buffer"), result=False)
+        self._fingerprint = module.function("fingerprint", ("buffer", "symbol"))
+        # Kernel names say all that their code depends on: equal names, interchangeable pairs.
+        launches = artifact.plan.launches
+        self.map_signature = tuple(item.kernel for item in launches if item.group == "pairs")
+        self.pack_signature = tuple(item.kernel for item in launches if item.group == "weights")
+
+    def checksum(self, array: Array) -> int:
+        """A checksum of an array's bytes."""
+        size = 8 if array.dtype == "i64" else 4 if array.dtype in ("f32", "i32") else 2
+        for extent in array.shape:
+            size *= extent
+        return int(self._fingerprint(array.pointer, size))
+
+    def box(self, coords: Array) -> Box:
+        """The box around coords int32 [N, 4], N ≥ 1."""
+        found = (ctypes.c_int32 * 8)()
+        self._bounds(coords.pointer, coords.shape[0], ctypes.addressof(found))
+        return Box(tuple(found[:4]), tuple(found[4:]))  # type: ignore[arg-type]
+
+    def build_map(self, coords: Array, box: Box) -> KernelMap:
+        """The map of coords int32 [N, 4], N ≥ 1, whose box is `box`.
+
+        Raises:
+            InputError: two rows are equal; the message counts them and shows the first pair.
+            LaunchError: out of memory or threads.
+        """
+        rows = coords.shape[0]
+        symbols = {
+            **box.symbols(self.options.kernel_size, self.options.dilation),
+            "rows": rows,
+            "threads": thread_count(),
+        }
+        self.artifact.plan.check(symbols)
+        kept = self._plan.run("pairs", {"coords": coords.pointer}, symbols)
+        status = kept.pop("status").array()
+        if status[0]:
+            first, second = int(status[1]), int(status[2])
+            raise InputError(
+                f"{int(status[0])} coords repeat an earlier row, the first: rows {first} and {second} are both "
+                f"{numpy_view(coords)[first].tolist()} (batch, z, y, x); accepted: every voxel once"
+            )
+        return KernelMap(rows, int(status[3]), symbols, kept)
+
+    def pack(self, weight: Array) -> dict[str, CpuBuffer]:
+        """Packed weights from the native layout."""
+        return self._plan.run("weights", {"weight": weight.pointer}, {"rows": 0, "cells": 0, "threads": thread_count()})
+
+    def run(
+        self,
+        map_: KernelMap,
+        packed: Mapping[str, CpuBuffer],
+        features: Array,
+        out: int,
+        bias: Array | None = None,
+    ) -> None:
+        """Convolves features [N, C_in] into the memory at address `out`, [N, C_out] of out_dtype."""
+        pointers = {"features": features.pointer, "out": out}
+        if bias is not None:
+            pointers["bias"] = bias.pointer
+        symbols = {**map_.symbols, "threads": thread_count()}
+        self._plan.run("output", pointers, symbols, {**map_.buffers, **packed})
+
+
+def thread_count() -> int:
+    """SPCONV_NUM_THREADS, but no more than torch has been told to use."""
+    torch = torch_module()
+    wanted = env.NUM_THREADS.get()
+    return wanted if torch is None else min(wanted, int(torch.get_num_threads()))
+
+
+def load_conv(options: CompileOptions) -> ConvKernel:
+    """Compiles (or finds) a convolution and loads it on this host.
+
+    Raises:
+        LaunchError: the target is not one that this host can run.
+    """
+    target = get_target(options.target)
+    if not isinstance(target, CpuTarget):
+        raise LaunchError(
+            f"target {target.name} can be compiled here (compile_conv) but not run: this version launches "
+            "kernels on the cpu only; accepted: target='cpu'"
+        )
+    from spconv_compiler.toolchain import host_cpu_features
+
+    missing = sorted(set(target.requires) - host_cpu_features())
+    if missing:
+        raise LaunchError(f"this processor cannot run {target.name} code: it lacks {', '.join(missing)}")
+    return ConvKernel(compile_options(options), options)

@@ -1,0 +1,94 @@
+"""What a compilation depends on."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from typing import Any
+
+from spconv_compiler.errors import InputError
+
+DTYPES = ("bf16", "f16", "f32")
+_NO_EFFECT = {"affects_code": False}
+
+
+def triple(value: Any, what: str) -> tuple[int, int, int]:
+    """(z, y, x) from one number or three.
+
+    Raises:
+        InputError: anything else.
+    """
+    try:
+        numbers = (operator.index(value),) * 3 if not hasattr(value, "__len__") else tuple(map(operator.index, value))
+    except TypeError:
+        numbers = ()
+    if len(numbers) != 3:
+        raise InputError(f"{what} is {value!r}; accepted: one whole number, or three (z, y, x)")
+    return numbers
+
+
+@dataclasses.dataclass(frozen=True)
+class CompileOptions:
+    """One convolution and how to compile it. Every field enters the cache key unless marked otherwise.
+
+    Attributes:
+        kernel_size, dilation: (z, y, x).
+        c_in, c_out: channels.
+        key_width: bits of a packed coordinate, 32 or 64.
+        dtype: of features and weights; out_dtype: of the result. Sums are f32 always.
+        bias: whether a bias [c_out] f32 is added; activation: "none" or "relu".
+        target: a name that targets.get_target accepts, already resolved.
+        schedule: name of a gemm schedule, or "auto".
+        verify: check IR and levels between passes.
+        dump_dir: folder for dumps, or "".
+        print_after: pass name or "all": print the IR to stderr after it.
+    """
+
+    kernel_size: tuple[int, int, int]
+    c_in: int
+    c_out: int
+    key_width: int = 32
+    dtype: str = "f32"
+    out_dtype: str = "f32"
+    dilation: tuple[int, int, int] = (1, 1, 1)
+    bias: bool = False
+    activation: str = "none"
+    target: str = "cpu"
+    schedule: str = "auto"
+    verify: bool = dataclasses.field(default=True, metadata=_NO_EFFECT)
+    dump_dir: str = dataclasses.field(default="", metadata=_NO_EFFECT)
+    print_after: str = dataclasses.field(default="", metadata=_NO_EFFECT)
+
+    def __post_init__(self) -> None:
+        if len(self.kernel_size) != 3 or any(size < 1 or size % 2 == 0 for size in self.kernel_size):
+            raise InputError(f"kernel_size is {self.kernel_size}; accepted: three odd sizes (z, y, x)")
+        if len(self.dilation) != 3 or min(self.dilation) < 1:
+            raise InputError(f"dilation is {self.dilation}; accepted: three numbers of at least 1 (z, y, x)")
+        if min(self.c_in, self.c_out) < 1:
+            raise InputError(f"channels are {self.c_in} → {self.c_out}; accepted: at least one each")
+        if self.key_width not in (32, 64):
+            raise InputError(f"key_width is {self.key_width}; accepted: 32 or 64")
+        for name in ("dtype", "out_dtype"):
+            if getattr(self, name) not in DTYPES:
+                raise InputError(f"{name} is {getattr(self, name)!r}; accepted: {', '.join(DTYPES)}")
+        if self.activation not in ("none", "relu"):
+            raise InputError(f"activation is {self.activation!r}; accepted: none, relu")
+
+    @property
+    def taps(self) -> int:
+        return math.prod(self.kernel_size)
+
+    @property
+    def name(self) -> str:
+        """A short name for folders and listings, such as k3x3x3_c64x128_bf16-f32_i32."""
+        kernel = "x".join(map(str, self.kernel_size))
+        return f"k{kernel}_c{self.c_in}x{self.c_out}_{self.dtype}-{self.out_dtype}_i{self.key_width}"
+
+    def key_parts(self) -> dict[str, Any]:
+        """The fields that affect code."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.metadata.get("affects_code", True)
+        }

@@ -1,0 +1,256 @@
+"""The launch plan: the host side of a compiled convolution as data, readable without MLIR.
+
+A plan says which buffers exist and how large they are, and which kernels run in what order on which arguments.
+Sizes and grids are expressions over run-time symbols (rows, cells, threads), kept as nested lists so that they
+go to JSON and back: `["ceildiv", ["mul", "rows", 27], 16]`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from spconv_compiler.errors import LaunchError
+
+if TYPE_CHECKING:
+    from spconv_compiler.bindings import ir
+
+Expr: TypeAlias = "int | str | list[Any]"
+
+
+def evaluate(expr: Expr, symbols: Mapping[str, int]) -> int:
+    """The value of a size or grid expression."""
+    if isinstance(expr, int):
+        return expr
+    if isinstance(expr, str):
+        return symbols[expr]
+    left, right = evaluate(expr[1], symbols), evaluate(expr[2], symbols)
+    match expr[0]:
+        case "add":
+            return left + right
+        case "mul":
+            return left * right
+        case "mod":
+            return left % right
+        case "floordiv":
+            return left // right
+        case "ceildiv":
+            return -(-left // right)
+        case "min":
+            return min(left, right)
+    raise ValueError(f"unknown operator in plan expression {expr}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Buffer:
+    """A buffer of the plan: `size` elements of `dtype`; `grows`: the size is a guess, see spconv.alloc."""
+
+    name: str
+    dtype: str
+    size: Expr
+    grows: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Argument:
+    """A kernel argument: a buffer (kind "buffer") or a number (kind "symbol", dtype i32 or i64)."""
+
+    kind: str
+    name: str
+    dtype: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """One kernel launch: workgroups per axis, lanes per workgroup, arguments, and the group it belongs to."""
+
+    kernel: str
+    grid: tuple[Expr, ...]
+    block: int
+    group: str
+    arguments: tuple[Argument, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Requirement:
+    """A condition on the symbols: expr ≤ limit, else `message`."""
+
+    expr: Expr
+    limit: int
+    message: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The host side of one compiled function.
+
+    Attributes:
+        inputs: what the caller passes, in order, as (name, dtype); the output `out` is among them.
+        buffers: what the plan allocates.
+        launches: in order.
+        requires: what must hold before anything is launched.
+    """
+
+    inputs: tuple[tuple[str, str], ...]
+    buffers: tuple[Buffer, ...]
+    launches: tuple[Launch, ...]
+    requires: tuple[Requirement, ...] = ()
+
+    def check(self, symbols: Mapping[str, int]) -> None:
+        """Raises LaunchError when a requirement does not hold."""
+        for requirement in self.requires:
+            found = evaluate(requirement.expr, symbols)
+            if found > requirement.limit:
+                raise LaunchError(f"{requirement.message}: found {found}, accepted: at most {requirement.limit}")
+
+    def to_json(self) -> str:
+        """As JSON text; `from_json` is its inverse."""
+        return json.dumps(dataclasses.asdict(self), indent=1)
+
+    @staticmethod
+    def from_json(text: str | bytes) -> Plan:
+        """The plan that `to_json` wrote."""
+        data = json.loads(text)
+        launches = tuple(
+            Launch(
+                item["kernel"],
+                tuple(item["grid"]),
+                item["block"],
+                item["group"],
+                tuple(Argument(**argument) for argument in item["arguments"]),
+            )
+            for item in data["launches"]
+        )
+        return Plan(
+            tuple((name, dtype) for name, dtype in data["inputs"]),
+            tuple(Buffer(**item) for item in data["buffers"]),
+            launches,
+            tuple(Requirement(**item) for item in data["requires"]),
+        )
+
+
+def extract_plan(module: ir.Module) -> Plan:
+    """The plan that the host function of a module (level gpu or later, loops or later) says.
+
+    Raises:
+        VerifyError: the module has no host plan, or its IR is not one.
+    """
+    from spconv_compiler.bindings import func
+    from spconv_compiler.errors import VerifyError
+
+    functions = [op for op in module.body.operations if isinstance(op, func.FuncOp)]
+    if len(functions) != 1:
+        raise VerifyError(f"the module has {len(functions)} functions on the host side; accepted: one")
+    return _Extractor(functions[0]).plan()
+
+
+class _Extractor:
+    """Walks a host plan once, naming buffers as it goes."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.names: dict[Any, str] = {}
+        self.taken: set[str] = set()
+
+    def plan(self) -> Plan:
+        from spconv_compiler.bindings import ir
+        from spconv_compiler.dialect import AllocOp, LaunchOp
+        from spconv_compiler.dialect.types import element_type
+
+        block = self.function.regions[0].blocks[0]
+        inputs = []
+        for argument, attributes in zip(block.arguments, self.function.attributes["arg_attrs"], strict=True):
+            name = self._name(argument, ir.StringAttr(ir.DictAttr(attributes)["spconv.name"]).value)
+            inputs.append((name, str(element_type(argument.type))))
+        buffers, launches = [], []
+        for op in block.operations:
+            if isinstance(op, AllocOp):
+                result = op.operation.results[0]
+                name = self._name(result, ir.StringAttr(op.attribute("name")).value)
+                size = _expr_of_map(op.attribute("size"))
+                buffers.append(Buffer(name, str(element_type(result.type)), size, op.attribute("grows") is not None))
+            elif isinstance(op, LaunchOp):
+                launches.append(self._launch(op))
+        return Plan(tuple(inputs), tuple(buffers), tuple(launches), self._requires())
+
+    def _name(self, value: Any, wanted: str) -> str:
+        name, number = wanted, 1
+        while name in self.taken:
+            name, number = f"{wanted}_{number}", number + 1
+        self.taken.add(name)
+        self.names[value] = name
+        return name
+
+    def _launch(self, op: Any) -> Launch:
+        from spconv_compiler.bindings import ir
+        from spconv_compiler.dialect import SymbolOp
+        from spconv_compiler.passes.base import defining_op
+
+        arguments = []
+        for value in op.arguments:
+            producer = defining_op(value)
+            if isinstance(producer, SymbolOp):
+                name = ir.StringAttr(producer.attribute("name")).value
+                arguments.append(Argument("symbol", name, str(value.type)))
+            else:
+                from spconv_compiler.dialect.types import element_type
+
+                arguments.append(Argument("buffer", self.names[value], str(element_type(value.type))))
+        kernel = ir.SymbolRefAttr(op.attribute("kernel")).value[-1]
+        grid = tuple(_expr_of_map(axis) for axis in op.attribute("grid"))
+        block = op.attribute("block")
+        group = op.attribute("group")
+        return Launch(
+            kernel,
+            grid,
+            1 if block is None else int(ir.IntegerAttr(block).value),
+            "output" if group is None else ir.StringAttr(group).value,
+            tuple(arguments),
+        )
+
+    def _requires(self) -> tuple[Requirement, ...]:
+        from spconv_compiler.bindings import ir
+
+        if "spconv.requires" not in self.function.attributes:
+            return ()
+        found = []
+        for item in self.function.attributes["spconv.requires"]:
+            entry = ir.DictAttr(item)
+            found.append(
+                Requirement(
+                    _expr_of_map(entry["size"]),
+                    int(ir.IntegerAttr(entry["limit"]).value),
+                    ir.StringAttr(entry["message"]).value,
+                )
+            )
+        return tuple(found)
+
+
+def _expr_of_map(attribute: Any) -> Expr:
+    from spconv_compiler.bindings import ir
+    from spconv_compiler.dialect.plan import SIZE_SYMBOLS
+
+    return _expr(ir.AffineMapAttr(attribute).value.results[0], SIZE_SYMBOLS)
+
+
+def _expr(expr: Any, symbols: tuple[str, ...]) -> Expr:
+    from spconv_compiler.bindings import ir
+
+    if ir.AffineConstantExpr.isinstance(expr):
+        return int(ir.AffineConstantExpr(expr).value)
+    if ir.AffineSymbolExpr.isinstance(expr):
+        return symbols[ir.AffineSymbolExpr(expr).position]
+    operators = {
+        "add": ir.AffineAddExpr,
+        "mul": ir.AffineMulExpr,
+        "mod": ir.AffineModExpr,
+        "floordiv": ir.AffineFloorDivExpr,
+        "ceildiv": ir.AffineCeilDivExpr,
+    }
+    for name, kind in operators.items():
+        if kind.isinstance(expr):
+            binary = kind(expr)
+            return [name, _expr(binary.lhs, symbols), _expr(binary.rhs, symbols)]
+    raise ValueError(f"no plan expression for {expr}")

@@ -1,0 +1,1 @@
+"""Running launch plans on a device."""

@@ -1,0 +1,84 @@
+"""Compiled kernels on this host: loads the shared object, hands out memory, calls functions.
+
+Kernels are plain C functions `i64 f(void *…, i64 …)`. They return 0; a positive number asks for a larger buffer
+(runtime/plan.py); a negative one means that memory or threads ran out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import tempfile
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from spconv_compiler.errors import LaunchError
+
+ALIGNMENT = 64
+_ITEM = {"f32": 4, "i32": 4, "i64": 8, "bf16": 2, "f16": 2}
+
+
+class CpuBuffer:
+    """`count` elements of `dtype` in host memory, uninitialised, aligned to a cache line."""
+
+    __slots__ = ("_storage", "count", "dtype", "nbytes", "pointer")
+
+    def __init__(self, dtype: str, count: int) -> None:
+        self.dtype, self.count, self.nbytes = dtype, count, _ITEM[dtype] * count
+        try:
+            self._storage = np.empty(self.nbytes + ALIGNMENT, np.uint8)
+        except MemoryError:
+            raise LaunchError(f"out of memory: a buffer of {self.nbytes} bytes cannot be allocated") from None
+        self.pointer = -(-self._storage.ctypes.data // ALIGNMENT) * ALIGNMENT
+
+    def array(self) -> npt.NDArray[np.generic]:
+        """The contents; bf16 as uint16."""
+        kinds = {"f32": np.float32, "i32": np.int32, "i64": np.int64, "bf16": np.uint16, "f16": np.float16}
+        offset = self.pointer - self._storage.ctypes.data
+        return self._storage[offset : offset + self.nbytes].view(kinds[self.dtype])
+
+
+class CpuModule:
+    """A loaded code object. Functions are found by name and keep their argument types."""
+
+    def __init__(self, code: bytes) -> None:
+        self._library = _load(code)
+        self._functions: dict[str, ctypes._FuncPointer] = {}
+
+    def function(self, name: str, kinds: Sequence[str], *, result: bool = True) -> ctypes._FuncPointer:
+        """The function `name`; `kinds` says "buffer" or "symbol" for each argument."""
+        found = self._functions.get(name)
+        if found is None:
+            try:
+                found = self._library[name]
+            except AttributeError:
+                raise LaunchError(f"the code object has no function {name!r}: another compiler built it") from None
+            found.argtypes = [ctypes.c_void_p if kind == "buffer" else ctypes.c_int64 for kind in kinds]
+            found.restype = ctypes.c_int64 if result else None
+            self._functions[name] = found
+        return found
+
+
+def _load(code: bytes) -> ctypes.CDLL:
+    """Loads a shared object from memory: what was checked is what runs, wherever the cache lies."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("spconv-kernel", os.MFD_CLOEXEC)
+        try:
+            with os.fdopen(os.dup(descriptor), "wb") as file:
+                file.write(code)
+            return ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, None):
+                raise LaunchError(f"the kernel cannot be loaded: {error}") from error
+        finally:
+            os.close(descriptor)
+    with tempfile.NamedTemporaryFile(prefix="spconv-", suffix=".so") as file:
+        file.write(code)
+        file.flush()
+        try:
+            return ctypes.CDLL(file.name)
+        except OSError as error:
+            raise LaunchError(f"the kernel cannot be loaded: {error}") from error

@@ -1,0 +1,44 @@
+"""The targets: `get_target(name)` resolves what users write.
+
+`cpu` means the best x86-64 level that this host can run; `auto` is `cpu` as long as no GPU runtime is found.
+"""
+
+from __future__ import annotations
+
+from spconv_compiler.errors import InputError
+from spconv_compiler.targets.base import CpuTarget, GpuTarget, MmaShape, Target
+from spconv_compiler.targets.cpu import LEVELS
+from spconv_compiler.targets.gfx950 import GFX950
+
+__all__ = ["CpuTarget", "GpuTarget", "MmaShape", "Target", "get_target", "target_names"]
+
+_TARGETS: dict[str, Target] = {target.name: target for target in (GFX950, *LEVELS)}
+
+
+def target_names() -> list[str]:
+    """Every name that get_target accepts."""
+    return ["auto", "cpu", *_TARGETS]
+
+
+def get_target(name: str) -> Target:
+    """The target called `name`.
+
+    Raises:
+        InputError: the name is unknown, or it is `cpu` and this host has none of the supported levels.
+    """
+    if name in ("auto", "cpu"):
+        return _host()
+    if name not in _TARGETS:
+        raise InputError(f"unknown target {name!r}; accepted: {', '.join(target_names())}")
+    return _TARGETS[name]
+
+
+def _host() -> Target:
+    from spconv_compiler.toolchain import host_cpu_features
+
+    flags = host_cpu_features()
+    for level in LEVELS:
+        if flags.issuperset(level.requires):
+            return level
+    missing = sorted(set(LEVELS[-1].requires) - flags)
+    raise InputError(f"this processor lacks {', '.join(missing)}; the cpu target needs {LEVELS[-1].name} or better")

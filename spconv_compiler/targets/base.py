@@ -1,0 +1,101 @@
+"""What a target is: a frozen table of facts. Passes ask it; nothing compares its name."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class MmaShape:
+    """One matrix multiply-accumulate instruction of a wave.
+
+    Attributes:
+        m, n, k: tile sizes; every lane holds m·k/wave elements of A, n·k/wave of B and m·n/wave of C and D.
+        element: dtype of A and B; C and D are f32.
+        intrinsic: the op that issues it.
+        passes: occupancy of the matrix pipe, 4 clocks each.
+    """
+
+    m: int
+    n: int
+    k: int
+    element: str
+    intrinsic: str
+    passes: int
+
+    def lane_elements(self, wave: int) -> tuple[int, int]:
+        """(elements of A and of B a lane holds, elements of C and D a lane holds)."""
+        if (self.m * self.k) % wave or (self.n * self.k) % wave or (self.m * self.n) % wave or self.m != self.n:
+            raise ValueError(f"{self} does not divide over {wave} lanes")
+        return self.m * self.k // wave, self.m * self.n // wave
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """Facts common to all targets.
+
+    Attributes:
+        name: as users write it.
+        path: the levels that a module passes through, in order (levels.py, pipeline.py).
+        dtypes: feature dtypes that kernels accept.
+    """
+
+    name: str
+    path: tuple[str, ...]
+    dtypes: tuple[str, ...]
+
+    def facts(self) -> dict[str, object]:
+        """Every fact, for the cache key."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class GpuTarget(Target):
+    """A GPU.
+
+    Attributes:
+        chip: LLVM's processor name.
+        wave: lanes of a wave.
+        lds_bytes: local memory one workgroup may use.
+        max_workgroup: lanes of a workgroup.
+        compute_units, waves_per_unit: how many waves the chip holds.
+        buffer_limit_bytes: how far 32-bit buffer addressing reaches.
+        mma: matrix instructions, preferred first.
+        atomics: (kind, dtype) pairs that are one instruction without a loop.
+    """
+
+    chip: str
+    wave: int
+    lds_bytes: int
+    max_workgroup: int
+    compute_units: int
+    waves_per_unit: int
+    buffer_limit_bytes: int
+    mma: tuple[MmaShape, ...]
+    atomics: tuple[tuple[str, str], ...]
+
+    def mma_for(self, element: str) -> MmaShape | None:
+        """The preferred matrix instruction for a dtype."""
+        return next((shape for shape in self.mma if shape.element == element), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class CpuTarget(Target):
+    """An x86-64 processor.
+
+    Attributes:
+        llvm_cpu, llvm_features: what code is generated for.
+        requires: /proc/cpuinfo flags without which the code must not be run.
+        lanes: f32 elements of the widest vector register.
+        fma: fused multiply-add in one instruction.
+        bf16_dot: bf16 pairs multiplied and accumulated in f32 in one instruction.
+        tile: (rows, vectors) of f32 accumulators the register file holds beside its operands.
+    """
+
+    llvm_cpu: str
+    llvm_features: tuple[str, ...]
+    requires: tuple[str, ...]
+    lanes: int
+    fma: bool
+    bf16_dot: bool
+    tile: tuple[int, int]

@@ -1,0 +1,54 @@
+"""x86-64 processors, by the micro-architecture levels of the x86-64 psABI, plus AVX-512 BF16.
+
+Register tiles follow from the register files: 16 registers hold 6×2 accumulators, two vectors of B and a
+broadcast of A; 32 registers hold 12×2 likewise.
+"""
+
+from __future__ import annotations
+
+from spconv_compiler.targets.base import CpuTarget
+
+_PATH = ("spconv", "stages", "loops", "cpu")
+_DTYPES = ("f32", "bf16", "f16")
+_V3 = ("avx2", "fma", "f16c", "bmi2")
+_V4 = (*_V3, "avx512f", "avx512bw", "avx512dq", "avx512vl")
+
+# Best first: `cpu` is the first whose flags the host has.
+LEVELS = (
+    CpuTarget(
+        name="x86-64-v4-bf16",
+        path=_PATH,
+        dtypes=_DTYPES,
+        llvm_cpu="x86-64-v4",
+        llvm_features=("+avx512bf16",),
+        requires=(*_V4, "avx512_bf16"),
+        lanes=16,
+        fma=True,
+        bf16_dot=True,
+        tile=(12, 2),
+    ),
+    CpuTarget(
+        name="x86-64-v4",
+        path=_PATH,
+        dtypes=_DTYPES,
+        llvm_cpu="x86-64-v4",
+        llvm_features=("+avx512f",),
+        requires=_V4,
+        lanes=16,
+        fma=True,
+        bf16_dot=False,
+        tile=(12, 2),
+    ),
+    CpuTarget(
+        name="x86-64-v3",
+        path=_PATH,
+        dtypes=_DTYPES,
+        llvm_cpu="x86-64-v3",
+        llvm_features=("+avx2",),
+        requires=_V3,
+        lanes=8,
+        fma=True,
+        bf16_dot=False,
+        tile=(6, 2),
+    ),
+)

@@ -1,0 +1,25 @@
+"""AMD gfx950 (Instinct MI350X, MI355X).
+
+Sources: AMD CDNA4 ISA document and ROCm's GPU specification table (wave, LDS, compute units); LLVM's
+SISchedule.td (passes of a matrix instruction: 16x16x32 takes 4, 32x32x16 takes 8); AMD's matrix-core
+articles (shapes and fragment layouts); a buffer resource's num_records is 32 bits wide.
+"""
+
+from __future__ import annotations
+
+from spconv_compiler.targets.base import GpuTarget, MmaShape
+
+GFX950 = GpuTarget(
+    name="gfx950",
+    path=("spconv", "stages", "gpu", "rocdl"),
+    dtypes=("bf16",),
+    chip="gfx950",
+    wave=64,
+    lds_bytes=163_840,
+    max_workgroup=1024,
+    compute_units=256,
+    waves_per_unit=32,
+    buffer_limit_bytes=2**32 - 1,
+    mma=(MmaShape(16, 16, 32, "bf16", "rocdl.mfma.f32.16x16x32.bf16", passes=4),),
+    atomics=(("fadd", "f32"), ("add", "i32"), ("umin", "i32")),
+)

@@ -1,0 +1,1 @@
+"""The command-line programs. Each module has `main(argv) -> exit code`."""
