@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from spconv_compiler.bindings import ir
 from spconv_compiler.dialect.plan import symbol
 from spconv_compiler.passes.gpu.lanes import load, times
-from spconv_compiler.passes.kernel_builder import V, i32, i64
+from spconv_compiler.passes.kernel_builder import V, i32, i64, like
 
 NAMES = ("min_z", "min_y", "min_x", "extent_z", "extent_y", "extent_x", "batches")
 
@@ -61,8 +61,7 @@ class Box:
 
     def delta(self, offset: Sequence[V | int]) -> V:
         """The key's distance for a coordinate offset (z, y, x), each a number or a value of the key's type."""
-        zero = self.batches - self.batches
-        total = zero + offset[0]
+        total = like(offset[0], self.batches.type)
         for axis in (1, 2):
             total = total * self.extent[axis] + offset[axis]
         return total

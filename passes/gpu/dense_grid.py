@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from spconv_compiler.bindings import ir
 from spconv_compiler.passes.gpu.box import Box, key_type
 from spconv_compiler.passes.gpu.lanes import atomic, block, load, plus, store, thread, times
 from spconv_compiler.passes.kernel_builder import V, const, i32, if_, if_else, vec
@@ -112,7 +111,3 @@ def _neighbours(
         for x in range(kernel_size[2] if axes >= 1 else 1):
             found.append(load(grid, plus(line, x * dilation[2])))
     return found
-
-
-def grid_type() -> ir.Type:
-    return i32()

@@ -65,11 +65,6 @@ def bounded(buffer: V, elements: V) -> V:
     return V(tile.tile_bound(buffer.value, elements.to(i64()).value))
 
 
-def sized(buffer: V, elements: V) -> V:
-    """A buffer whose size is given in i64."""
-    return V(tile.tile_bound(buffer.value, elements.value))
-
-
 def concatenate(parts: list[V]) -> V:
     """One vector of all parts in order: scalars, or a power of two of equal vectors."""
     if not isinstance(parts[0].type, ir.VectorType):

@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from spconv_compiler import env
-from spconv_compiler.errors import InputError, SpconvError
+from spconv_compiler.errors import InputError, SpconvError, VerifyError
 from spconv_compiler.options import DTYPES, CompileOptions, triple
 from spconv_compiler.targets import Target, get_target, target_names
 
@@ -127,10 +127,9 @@ def _from_text(arguments: argparse.Namespace, target: Target) -> str | bytes:
     from spconv_compiler.pipeline import stages_for
     from spconv_compiler.plan import extract_plan
     from spconv_compiler.runner import Runner
-    from spconv_compiler.tools.opt import read_module
 
     with make_context(), ir.Location.unknown():
-        module = read_module(arguments.file)
+        module = _parse(arguments.file)
         if arguments.emit in target.path:
             return _lower(module, target, arguments)
         runner = Runner(verify=env.VERIFY.get(), print_after=env.PRINT_AFTER.get())
@@ -143,6 +142,18 @@ def _from_text(arguments: argparse.Namespace, target: Target) -> str | bytes:
         if arguments.emit == "isa" and isa is not None:
             return isa
     raise InputError(f"--emit={arguments.emit} is not available for {target.name}; accepted: {_accepted(target)}")
+
+
+def _parse(file: str) -> ir.Module:
+    """The module in `file` ('-': stdin), parsed and verified in the current context."""
+    from spconv_compiler.bindings import ir
+    from spconv_compiler.runner import diagnostics
+    from spconv_compiler.tools.opt import read_text
+
+    try:
+        return ir.Module.parse(read_text(file))
+    except ir.MLIRError as error:
+        raise VerifyError(f"{file} is refused:\n{diagnostics(error)}") from None
 
 
 def _lower(module: ir.Module, target: Target, arguments: argparse.Namespace) -> str:
@@ -178,3 +189,7 @@ def _write(result: Any, path: pathlib.Path | None) -> None:
     else:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

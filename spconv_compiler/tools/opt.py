@@ -49,7 +49,7 @@ def _main(argv: Sequence[str] | None) -> int:
         print(f"spconv-opt: error: {error}", file=sys.stderr)
         return 2
     try:
-        text = _read(arguments.file)
+        text = read_text(arguments.file)
         cases = split_input(text) if arguments.split_input_file else [text]
         name = "<stdin>" if arguments.file == "-" else arguments.file
         if arguments.verify_diagnostics:
@@ -160,7 +160,7 @@ def _plan(arguments: argparse.Namespace) -> Run:
     return run
 
 
-def _read(file: str) -> str:
+def read_text(file: str) -> str:
     """The text of `file`.
 
     Raises:

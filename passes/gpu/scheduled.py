@@ -1,0 +1,26 @@
+"""What every conversion to level gpu asks first: is the target a GPU, and does the op have the right schedule."""
+
+from __future__ import annotations
+
+from spconv_compiler.bindings import ir
+from spconv_compiler.dialect.stages import StageOp
+from spconv_compiler.passes.base import Pass
+from spconv_compiler.targets import GpuTarget, get_target
+
+
+def gpu_target(pass_: Pass, module: ir.Module, name: str) -> GpuTarget:
+    """The target called `name`; the pass fails when it is not a GPU."""
+    target = get_target(name)
+    if not isinstance(target, GpuTarget):
+        pass_.fail(module.operation, f"target {target.name} is not a GPU")
+    return target
+
+
+def parameters(pass_: Pass, op: StageOp, *accepted: str) -> dict[str, int]:
+    """The parameters of the op's schedule; the pass fails when there is none or it is not an accepted one."""
+    if op.schedule is None:
+        pass_.fail(op, "the op has no schedule", "run choose-schedule first")
+    name, values = op.schedule
+    if name not in accepted:
+        pass_.fail(op, f'schedule "{name}" is not one for a GPU', f"accepted here: {', '.join(accepted)}")
+    return values
