@@ -52,8 +52,10 @@ class SpconvOp(ir.OpView):  # type: ignore[misc]
 class SpconvVerifier(ir.DynamicOpTrait):  # type: ignore[misc]
     """Calls `verify` of the op's class and turns its messages into located diagnostics."""
 
+    # MLIR checks region invariants last: by then IRDL has checked the operands, results and attributes that
+    # `verify` takes for granted.
     @staticmethod
-    def verify_invariants(op: ir.OpView) -> bool:
+    def verify_region_invariants(op: ir.OpView) -> bool:
         messages = list(op.verify()) if isinstance(op, SpconvOp) else []
         for message in messages:
             op.location.emit_error(f"'{op.operation.name}' {message}")

@@ -21,13 +21,13 @@ SYMBOLS = (*SIZE_SYMBOLS, *_BOX, "capacity")
 GROUPS = ("pairs", "weights", "output")
 
 
-def _size_rules(what: str, attribute: ir.Attribute) -> Iterable[str]:
-    if not isinstance(attribute, ir.AffineMapAttr):
-        yield f"{what} is {attribute}; accepted: affine_map<()[rows, cells, threads] -> (count)>"
-        return
-    map_ = ir.AffineMapAttr(attribute).value
-    if map_.n_dims != 0 or map_.n_symbols != len(SIZE_SYMBOLS) or len(map_.results) != 1:
-        yield f"{what} is {attribute}; accepted: affine_map<()[rows, cells, threads] -> (count)>"
+def _size_rules(what: str, attribute: ir.Attribute, *, least: bool = False) -> Iterable[str]:
+    """A count over the symbols; with `least`, several of which the smallest holds."""
+    map_ = ir.AffineMapAttr(attribute).value if isinstance(attribute, ir.AffineMapAttr) else None
+    fits = map_ is not None and map_.n_dims == 0 and map_.n_symbols == len(SIZE_SYMBOLS)
+    if not fits or len(map_.results) == 0 or (len(map_.results) > 1 and not least):
+        counts = "count, …, of which the least holds" if least else "count"
+        yield f"{what} is {attribute}; accepted: affine_map<()[{', '.join(SIZE_SYMBOLS)}] -> ({counts})>"
 
 
 @register_operation(SpconvDialect)
@@ -80,7 +80,8 @@ class ArgumentOp(SpconvOp):
 class LaunchOp(SpconvOp):
     """Runs a kernel: `kernel` is @module::@kernel on a GPU, @function on the CPU.
 
-    grid: workgroups per axis, an array of one to three size maps; empty on the CPU.
+    grid: workgroups per axis, an array of one to three size maps, each with one result or several of which the
+    least holds (as in affine.min); empty on the CPU.
     block (optional): lanes per workgroup. group (optional): "pairs", "weights" or "output".
     """
 
@@ -98,9 +99,15 @@ class LaunchOp(SpconvOp):
             yield f"grid is {grid}; accepted: an array of at most three affine maps"
             return
         for axis in grid:
-            yield from _size_rules("grid", axis)
+            yield from _size_rules("grid", axis, least=True)
+        kernel = self.attribute("kernel")
+        if not isinstance(kernel, (ir.SymbolRefAttr, ir.FlatSymbolRefAttr)):
+            yield f"kernel is {kernel}; accepted: a symbol, such as @kernels::@name"
+        block = self.attribute("block")
+        if block is not None and (not isinstance(block, ir.IntegerAttr) or block.value < 1):
+            yield f"block is {block}; accepted: an integer of at least 1"
         group = self.attribute("group")
-        if group is not None and ir.StringAttr(group).value not in GROUPS:
+        if group is not None and (not isinstance(group, ir.StringAttr) or group.value not in GROUPS):
             yield f"group is {group}; accepted: {', '.join(GROUPS)}"
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import ClassVar, NoReturn
 
 from spconv_compiler.bindings import PassManager, ir
-from spconv_compiler.errors import PassError
+from spconv_compiler.errors import PassError, SpconvError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,11 +99,19 @@ def walk(root: ir.Operation) -> Iterator[ir.OpView]:
 def replace_each(module: ir.Module, name: str, rewrite: Callable[[ir.OpView], list[ir.Value]]) -> None:
     """Calls `rewrite` on every op called `name`, at its place and location, and puts the results in its stead.
 
-    An exception inside `rewrite` that carries no location of its own is re-raised with the op attached.
+    Raises:
+        PassError: `rewrite` raised ValueError (a stage value that is not lowered yet); the op is attached.
     """
     for op in ops_named(module, name):
-        with ir.InsertionPoint(op), op.operation.location:
-            results = [getattr(value, "value", value) for value in rewrite(op)]
+        try:
+            with ir.InsertionPoint(op), op.operation.location:
+                results = [getattr(value, "value", value) for value in rewrite(op)]
+        except SpconvError:
+            raise
+        except ValueError as error:
+            raise PassError(
+                str(error), op=op.operation.get_asm(skip_regions=True), location=location_text(op.operation.location)
+            ) from error
         for old, new in zip(op.operation.results, results, strict=True):
             old.replace_all_uses_with(new)
         op.operation.erase()

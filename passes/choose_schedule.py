@@ -8,7 +8,8 @@ After:
     %sum   = "spconv.gemm"(%pairs, …) {schedule = #spconv.schedule<"pairs_m16", {tile_m = 16, …}>}
 
 Needs and gives level stages. A schedule that is already there is kept. Pairs or weights that two gemms want in
-different orders are cloned. Fails when no schedule serves a gemm: every one is listed with its reason.
+different orders are cloned. Fails when no schedule serves a gemm (every one is listed with its reason), or when
+the ops that feed it are not in the same function.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from spconv_compiler.dialect import ApplyEpilogueOp, FillOp, GemmOp
+from spconv_compiler.dialect import ApplyEpilogueOp, CompactOp, FillOp, GemmOp, MapOp, PackWeightOp
 from spconv_compiler.dialect.types import element_type, schedule_attr
-from spconv_compiler.passes.base import Pass, location_text, ops_named
+from spconv_compiler.passes.base import Pass, defining_op, location_text, ops_named
 
 from spconv_compiler.bindings import ir
 from spconv_compiler.errors import ScheduleError
@@ -34,9 +35,9 @@ def schedule_gemm(gemm: GemmOp, chosen: Chosen) -> None:
     _set(pairs.operands[0].owner, chosen.map)
     _set(_own(gemm, 2, chosen.weights), chosen.weights)
     for value in (gemm.init, *gemm.operation.results):
-        rows_ops = [value.owner, *(use.owner for use in value.uses)]
+        rows_ops = [defining_op(value), *(use.owner for use in value.uses)]
         for op in rows_ops:
-            if op.operation.name in (FillOp.OPERATION_NAME, ApplyEpilogueOp.OPERATION_NAME):
+            if op is not None and op.operation.name in (FillOp.OPERATION_NAME, ApplyEpilogueOp.OPERATION_NAME):
                 _set(op, chosen.gemm)
 
 
@@ -74,7 +75,16 @@ class ChooseSchedule(Pass):
         target = get_target(self.target)
         for gemm in ops_named(module, GemmOp.OPERATION_NAME):
             if gemm.schedule is None:
+                self._check_operands(gemm)
                 schedule_gemm(gemm, self._choose(gemm, target))
+
+    def _check_operands(self, gemm: GemmOp) -> None:
+        """A schedule also says how pairs and weights are made, so their ops have to be at hand."""
+        pairs, weight = defining_op(gemm.pairs), defining_op(gemm.weight)
+        if not isinstance(pairs, CompactOp) or not isinstance(defining_op(pairs.map), MapOp):
+            self.fail(gemm, "the pairs are not made in this function", "supported: compact of map")
+        if not isinstance(weight, PackWeightOp):
+            self.fail(gemm, "the weight is not packed in this function", "supported: the result of pack_weight")
 
     def _choose(self, gemm: GemmOp, target: Target) -> Chosen:
         dtype = str(element_type(gemm.weight.type))

@@ -21,6 +21,7 @@ import dataclasses
 from typing import ClassVar
 
 from spconv_compiler.dialect import AllocOp
+from spconv_compiler.dialect.types import is_buffer
 from spconv_compiler.passes.base import Pass, defining_op, walk
 from spconv_compiler.passes.kernel_module import CAST, buffers_of, stored_as
 
@@ -77,7 +78,7 @@ class ConvertHostToPlan(Pass):
         casts = [op for op in walk(function.operation) if op.operation.name == CAST]
         for cast in reversed(casts):
             source = cast.operation.operands[0]
-            if isinstance(source.owner, ir.Block):
+            if isinstance(source.owner, ir.Block) and not is_buffer(source.type):
                 source.set_type(stored_as(source.type))
                 cast.operation.results[0].replace_all_uses_with(source)
             elif list(cast.operation.results[0].uses):

@@ -18,7 +18,6 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from spconv_compiler.bindings import ir
 from spconv_compiler.dialect import MapOp
 from spconv_compiler.dialect.plan import alloc, launch, symbol
 from spconv_compiler.dialect.types import buffer_type
@@ -29,6 +28,8 @@ from spconv_compiler.passes.gpu.limits import require
 from spconv_compiler.passes.gpu.scheduled import gpu_target, parameters
 from spconv_compiler.passes.kernel_builder import i32
 from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, gpu_kernel
+
+from spconv_compiler.bindings import ir
 from spconv_compiler.targets import GpuTarget
 
 

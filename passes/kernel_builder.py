@@ -53,9 +53,9 @@ def is_float(type_: ir.Type) -> bool:
 
 
 def bits(type_: ir.Type) -> int:
-    """Width of a scalar type; index counts as 64."""
+    """Width of a scalar type; index and pointers count as 64."""
     text = str(scalar(type_))
-    return 64 if text == "index" else int(text.lstrip("bfi"))
+    return 64 if text in ("index", "!llvm.ptr") else int(text.lstrip("bfi"))
 
 
 class V:
@@ -241,11 +241,11 @@ class Loop:
 def for_(
     lower: Operand, upper: V, step: Operand = 1, init: Sequence[V] = (), *, unroll: bool = True
 ) -> Iterator[Loop]:
-    """`scf.for` over [lower, upper); `unroll=False` keeps LLVM from unrolling it behind the schedule's back."""
+    """`scf.for` over [lower, upper); `unroll=False` keeps LLVM from unrolling or vectorising it by itself."""
     op = scf.ForOp(like(lower, upper.type).value, upper.value, like(step, upper.type).value, unwrap(init))
     if not unroll:
         op.operation.attributes["loop_annotation"] = ir.Attribute.parse(
-            "#llvm.loop_annotation<unroll = <disable = true>>"
+            "#llvm.loop_annotation<vectorize = <disable = true>, unroll = <disable = true>>"
         )
     with ir.InsertionPoint(op.body):
         loop = Loop(op)

@@ -17,10 +17,10 @@ CAST = "builtin.unrealized_conversion_cast"
 KERNELS = "kernels"
 
 
-def cast_to_stage(buffers: Sequence[ir.Value], type_: ir.Type) -> ir.Value:
-    """A stage value that stands for `buffers`."""
+def cast_to_stage(buffers: Sequence[ir.Value], type_: ir.Type, **attributes: ir.Attribute) -> ir.Value:
+    """A stage value that stands for `buffers`; `attributes` stay on the cast for the passes to come."""
     operands = [getattr(buffer, "value", buffer) for buffer in buffers]
-    return ir.Operation.create(CAST, results=[type_], operands=operands).results[0]
+    return ir.Operation.create(CAST, results=[type_], operands=operands, attributes=attributes).results[0]
 
 
 def buffers_of(value: ir.Value) -> list[ir.Value]:

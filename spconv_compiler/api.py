@@ -4,31 +4,42 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from collections.abc import Hashable
+from typing import Any, NamedTuple, TypeAlias
 
 from spconv_compiler import compiler, env
-from spconv_compiler.arrays import Array, as_array, dtype_name, empty_like_kind, is_tensor, torch_module
+from spconv_compiler.arrays import Array, as_array, empty_like_kind, is_tensor, torch_module
 from spconv_compiler.coordinates import Box, check_box, check_coords, with_batch
 from spconv_compiler.driver import ConvKernel, KernelMap, load_conv
 from spconv_compiler.errors import InputError
 from spconv_compiler.layouts import channels_of, kernel_of, to_native
-from spconv_compiler.options import DTYPES, CompileOptions, triple
-from spconv_compiler.targets import get_target
+from spconv_compiler.options import DTYPES, CompileOptions, triple, whole
 from spconv_compiler.tensor_cache import TensorCache
 
-_KEY_32 = 2**31
+# How many tensors' maps and packed weights are kept while the tensors live.
+_KEPT_COORDS = 64
+_KEPT_WEIGHTS = 1024
+
+_Limits: TypeAlias = "tuple[tuple[int, int, int] | None, int | None]"
 
 
 @dataclasses.dataclass
 class _CoordsEntry:
-    """What is known of one coordinate tensor: its box and the maps built so far."""
+    """What is known of one coordinate tensor.
+
+    Attributes:
+        box: of the coordinates.
+        maps: built so far, by all that they depend on.
+        ready: for a kernel with 32-bit keys, the kernel to run and its map.
+    """
 
     box: Box
     maps: dict[tuple[Any, ...], KernelMap] = dataclasses.field(default_factory=dict)
+    ready: dict[ConvKernel, tuple[ConvKernel, KernelMap]] = dataclasses.field(default_factory=dict)
 
 
-_coords_cache: TensorCache[_CoordsEntry] = TensorCache()
-_weight_cache: TensorCache[Any] = TensorCache()
+_coords_cache: TensorCache[_CoordsEntry] = TensorCache(_KEPT_COORDS)
+_weight_cache: TensorCache[Any] = TensorCache(_KEPT_WEIGHTS)
 
 
 def subm_conv3d(
@@ -72,30 +83,38 @@ def subm_conv3d(
         InputError: an argument is not accepted; nothing is changed.
         CompileError, LaunchError, ToolchainError: see compile_conv and driver.load_conv.
     """
-    points = check_coords(coords)
-    inputs = as_array(features, "features")
-    weights = as_array(weight, "weight")
-    options = _options(
-        points, inputs, weights, bias, dilation, activation, weight_layout, kernel_size, out_dtype, target, schedule
+    points, inputs, weights = check_coords(coords), as_array(features, "features"), as_array(weight, "weight")
+    _check_operands(points, inputs, weights)
+    limits = _check_limits(spatial_shape, batch_size)
+    kernel = _find_kernel(
+        _Request(
+            weights.shape,
+            weight_layout,
+            None if kernel_size is None else triple(kernel_size, "kernel_size"),
+            inputs.shape[1],
+            inputs.dtype,
+            out_dtype,
+            triple(dilation, "dilation"),
+            bias is not None,
+            activation,
+            target,
+            schedule,
+            (env.TARGET.text(), env.DUMP_DIR.text(), env.PRINT_AFTER.text()),
+        )
     )
-    biases = None if bias is None else _check_bias(bias, options.c_out)
-    out = empty_like_kind(features, (points.shape[0], options.c_out), options.out_dtype)
-    shape = _check_shape(spatial_shape)
+    biases = None if bias is None else _check_bias(bias, kernel.options.c_out)
+    out = empty_like_kind(features, (points.shape[0], kernel.options.c_out), kernel.options.out_dtype)
     if points.shape[0] > 0:
-        kernel, map_ = _map(coords, points, options, shape, batch_size)
-        layout = (weight_layout, options.kernel_size)
-        packed = _weight_cache.get(
-            weight, weights, (kernel.pack_signature, layout), kernel.checksum,
-            lambda: kernel.pack(as_array(to_native(weight, *layout), "weight")),
-        )  # fmt: skip
-        kernel.run(map_, packed, inputs, as_array(out, "out").pointer, biases)
-    return _guard_gradient(out, features, weight, bias)
+        kernel, map_ = _map(kernel, coords, points, limits)
+        kernel.run(map_, _packed(kernel, weight, weights, weight_layout), inputs, out.pointer, biases)
+    return _guard_gradient(out.source, features, weight, bias)
 
 
 def clear_caches() -> None:
     """Forgets kernels, maps and packed weights of this process; the disk cache keeps its entries."""
     _coords_cache.clear()
     _weight_cache.clear()
+    _kernel_for.cache_clear()
     _kernel.cache_clear()
     compiler.clear_memory()
 
@@ -105,99 +124,145 @@ def _kernel(options: CompileOptions) -> ConvKernel:
     return load_conv(options)
 
 
-def _options(
-    points: Array,
-    inputs: Array,
-    weights: Array,
-    bias: Any,
-    dilation: int | tuple[int, int, int],
-    activation: str,
-    layout: str,
-    kernel_size: int | tuple[int, int, int] | None,
-    out_dtype: str | None,
-    target: str | None,
-    schedule: str,
-) -> CompileOptions:
-    """The convolution that the arguments ask for, with 32-bit keys; checks that they fit together."""
-    wanted = None if kernel_size is None else triple(kernel_size, "kernel_size")
-    kernel = kernel_of(weights.shape, layout, wanted)
-    c_in, c_out = channels_of(weights.shape, layout)
+class _Request(NamedTuple):
+    """What a call asks of the compiler; equal requests are served by one kernel.
+
+    `settings` are the variables that the compiler reads: the last two ask it to show its work, which it does even
+    for a kernel that it knows.
+    """
+
+    weight_shape: tuple[int, ...]
+    layout: str
+    kernel_size: tuple[int, int, int] | None
+    channels: int
+    dtype: str
+    out_dtype: str | None
+    dilation: tuple[int, int, int]
+    bias: bool
+    activation: str
+    target: str | None
+    schedule: str
+    settings: tuple[str, str, str]
+
+
+def _find_kernel(request: _Request) -> ConvKernel:
+    try:
+        return _kernel_for(request)
+    except TypeError:
+        for name, value in request._asdict().items():
+            if not isinstance(value, Hashable):
+                raise InputError(f"{name} is {value!r}; accepted: a name, as str") from None
+        raise
+
+
+@functools.lru_cache(maxsize=512)
+def _kernel_for(request: _Request) -> ConvKernel:
+    """The kernel, with 32-bit keys."""
+    kernel_size = kernel_of(request.weight_shape, request.layout, request.kernel_size)
+    c_in, c_out = channels_of(request.weight_shape, request.layout)
+    if request.channels != c_in:
+        raise InputError(f"features have {request.channels} channels but the weight takes {c_in}")
+    options = compiler.conv_options(
+        kernel_size,
+        c_in,
+        c_out,
+        dtype=request.dtype,
+        out_dtype=request.out_dtype,
+        dilation=request.dilation,
+        bias=request.bias,
+        activation=request.activation,
+        target=request.target,
+        schedule=request.schedule,
+    )
+    return _kernel(options)
+
+
+def _check_operands(points: Array, inputs: Array, weights: Array) -> None:
     if len(inputs.shape) != 2:
         raise InputError(f"features have shape {list(inputs.shape)}; accepted: [N, C_in]")
     if inputs.shape[0] != points.shape[0]:
-        raise InputError(f"features have {inputs.shape[0]} rows but coords have {points.shape[0]}")
-    if inputs.shape[1] != c_in:
-        raise InputError(f"features have {inputs.shape[1]} channels but the weight takes {c_in}")
+        raise InputError(
+            f"features have {inputs.shape[0]} rows but coords have {points.shape[0]}; accepted: as many of each"
+        )
     if inputs.dtype not in DTYPES:
         raise InputError(f"features have dtype {inputs.dtype}; accepted: float32, bfloat16, float16")
     if weights.dtype != inputs.dtype:
         raise InputError(f"features are {inputs.dtype} but the weight is {weights.dtype}; accepted: equal dtypes")
-    resolved = get_target(env.TARGET.get() if target is None else target)
-    return CompileOptions(
-        kernel_size=kernel,
-        c_in=c_in,
-        c_out=c_out,
-        dtype=inputs.dtype,
-        out_dtype=out_dtype or inputs.dtype,
-        dilation=triple(dilation, "dilation"),
-        bias=bias is not None,
-        activation=activation,
-        target=resolved.name,
-        schedule=schedule,
-        verify=env.VERIFY.get(),
-        dump_dir=str(env.DUMP_DIR.get() or ""),
-        print_after=env.PRINT_AFTER.get(),
-    )
 
 
 def _check_bias(bias: Any, c_out: int) -> Array:
-    if tuple(getattr(bias, "shape", ())) != (c_out,):
-        raise InputError(f"bias has shape {list(getattr(bias, 'shape', ()))}; accepted: [{c_out}]")
+    """The bias as f32, which is what it is added in."""
     array = as_array(bias, "bias")
+    if array.shape != (c_out,):
+        raise InputError(f"bias has shape {list(array.shape)}; accepted: [{c_out}], one for each output channel")
     if array.dtype not in DTYPES:
-        raise InputError(f"bias has dtype {dtype_name(bias)}; accepted: float32, bfloat16, float16")
+        raise InputError(f"bias has dtype {array.dtype}; accepted: float32, bfloat16, float16")
     if array.dtype == "f32":
         return array
     source = array.source
-    return as_array(source.float() if is_tensor(source) else source.astype("float32"), "bias")
+    return as_array(source.detach().float() if is_tensor(source) else source.astype("float32"), "bias")
 
 
-def _check_shape(spatial_shape: Any) -> tuple[int, int, int] | None:
-    if spatial_shape is None:
+def _check_limits(spatial_shape: Any, batch_size: Any) -> _Limits | None:
+    """(spatial_shape, batch_size) if either is given."""
+    if spatial_shape is None and batch_size is None:
         return None
-    shape = triple(spatial_shape, "spatial_shape")
-    if min(shape) < 1:
+    shape = None if spatial_shape is None else triple(spatial_shape, "spatial_shape")
+    if shape is not None and min(shape) < 1:
         raise InputError(f"spatial_shape is {shape}; accepted: three sizes (z, y, x) of at least 1")
-    return shape
+    batches = None if batch_size is None else whole(batch_size, "batch_size")
+    if batches is not None and batches < 1:
+        raise InputError(f"batch_size is {batches}; accepted: at least 1")
+    return shape, batches
 
 
-def _map(
-    coords: Any,
-    points: Array,
-    options: CompileOptions,
-    spatial_shape: tuple[int, int, int] | None,
-    batch_size: int | None,
-) -> tuple[ConvKernel, KernelMap]:
+def _map(kernel: ConvKernel, coords: Any, points: Array, limits: _Limits | None) -> tuple[ConvKernel, KernelMap]:
     """The kernel with the key width that the coordinates need, and the map."""
-    kernel = _kernel(options)
-    entry = _coords_cache.get(
-        coords, points, None, kernel.checksum, lambda: _CoordsEntry(kernel.box(with_batch(points)))
-    )
-    check_box(entry.box, with_batch(points) if spatial_shape or batch_size else points, spatial_shape, batch_size)
-    if entry.box.symbols(options.kernel_size, options.dilation)["cells"] >= _KEY_32:
-        kernel = _kernel(dataclasses.replace(options, key_width=64))
-    signature = (kernel.map_signature, kernel.options.target, options.kernel_size, options.dilation)
+
+    def built() -> _CoordsEntry:
+        # The whole map, so that nothing is kept of coordinates that turn out to be bad.
+        entry = _CoordsEntry(kernel.box(with_batch(points)))
+        check_box(entry.box, points, *(limits or (None, None)))
+        _map_in(entry, kernel, points)
+        return entry
+
+    entry = _coords_cache.get(coords, points, None, kernel.checksum, built)
+    if limits is not None:
+        check_box(entry.box, points, *limits)
+    return entry.ready.get(kernel) or _map_in(entry, kernel, points)
+
+
+def _map_in(entry: _CoordsEntry, kernel: ConvKernel, points: Array) -> tuple[ConvKernel, KernelMap]:
+    """As `_map`, for coordinates that are known."""
+    geometry = (kernel.options.kernel_size, kernel.options.dilation)
+    wide = kernel
+    if entry.box.key_width(*geometry) == 64:
+        wide = _kernel(dataclasses.replace(kernel.options, key_width=64))
+    signature = (wide.map_signature, wide.options.target, geometry)
     if signature not in entry.maps:
-        entry.maps[signature] = kernel.build_map(with_batch(points), entry.box)
-    return kernel, entry.maps[signature]
+        entry.maps[signature] = wide.build_map(with_batch(points), entry.box)
+    entry.ready[kernel] = wide, entry.maps[signature]
+    return entry.ready[kernel]
+
+
+def _packed(kernel: ConvKernel, weight: Any, weights: Array, layout: str) -> Any:
+    kernel_size = kernel.options.kernel_size
+    return _weight_cache.get(
+        weight,
+        weights,
+        (kernel.pack_signature, layout, kernel_size),
+        kernel.checksum,
+        lambda: kernel.pack(as_array(to_native(weight, layout, kernel_size), "weight")),
+    )
 
 
 def _guard_gradient(out: Any, *inputs: Any) -> Any:
     """Marks the result so that asking for a gradient raises instead of silently giving none."""
+    # Only tensors have the attribute.
+    if not any(getattr(value, "requires_grad", False) for value in inputs):
+        return out
     torch = torch_module()
     if torch is None or not torch.is_grad_enabled() or not is_tensor(out):
-        return out
-    if not any(is_tensor(value) and value.requires_grad for value in inputs):
         return out
     from spconv_compiler.autograd import without_gradient
 

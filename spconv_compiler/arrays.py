@@ -5,20 +5,29 @@ torch is looked up in sys.modules: an argument can only be a torch tensor if the
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from spconv_compiler.errors import InputError
+from spconv_compiler.errors import InputError, LaunchError
 
-_NUMPY_NAMES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "int64": "i64"}
+_NAMES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "int64": "i64"}
+ITEM_BYTES = {"f32": 4, "i32": 4, "i64": 8, "bf16": 2, "f16": 2}
+
+
+_torch: Any | None = None
 
 
 def torch_module() -> Any | None:
     """torch, if the caller has imported it."""
-    return sys.modules.get("torch")
+    global _torch
+    if _torch is None:
+        found = sys.modules.get("torch")
+        # Another thread may be in the middle of importing it, and then nobody holds a tensor yet.
+        _torch = found if hasattr(found, "Tensor") else None
+    return _torch
 
 
 def is_tensor(value: Any) -> bool:
@@ -27,9 +36,8 @@ def is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-@dataclasses.dataclass(frozen=True)
-class Array:
-    """A contiguous array in host memory.
+class Array(NamedTuple):
+    """A contiguous, aligned array in host memory.
 
     Attributes:
         source: the tensor or array whose memory this is; keeps it alive.
@@ -46,44 +54,84 @@ class Array:
 
 def dtype_name(value: Any) -> str:
     """The dtype as this package names it; a dtype that it has no name for keeps its own."""
-    name = str(value.dtype).removeprefix("torch.")
-    return _NUMPY_NAMES.get(name, name)
+    return _dtype_name(value.dtype)
+
+
+@functools.lru_cache(maxsize=64)
+def _dtype_name(dtype: Any) -> str:
+    name = str(dtype).removeprefix("torch.")
+    return _NAMES.get(name, name)
 
 
 def as_array(value: Any, what: str) -> Array:
-    """A view of a torch tensor or numpy array, copied only if it is not contiguous.
+    """A view of a torch tensor or numpy array, copied only if it is not contiguous and aligned.
 
     Raises:
-        InputError: another type, a tensor on another device, a sparse tensor, or an array in foreign byte order.
+        InputError: another type, a tensor on another device or without memory, a sparse or nested tensor, or an
+            array in foreign byte order.
     """
     if is_tensor(value):
-        torch = torch_module()
-        if value.device.type != "cpu":
-            raise InputError(f"{what} is on device {value.device}; accepted: cpu")
-        if value.layout != torch.strided:  # type: ignore[union-attr]
-            raise InputError(f"{what} has layout {value.layout}; accepted: strided (dense) tensors")
-        dense = value.detach()
-        if dense.is_conj() or dense.is_neg():
-            dense = dense.resolve_conj().resolve_neg()
-        dense = dense if dense.is_contiguous() else dense.contiguous()
-        return Array(dense, dtype_name(dense), tuple(dense.shape), dense.data_ptr())
+        return _of_tensor(value, what)
     if isinstance(value, np.ndarray):
         if not value.dtype.isnative:
             raise InputError(f"{what} has dtype {value.dtype} in foreign byte order; accepted: native order")
-        dense = value if value.flags.c_contiguous else np.ascontiguousarray(value)
-        return Array(dense, dtype_name(dense), dense.shape, dense.ctypes.data)
+        flags = value.flags
+        if not (flags.c_contiguous and flags.aligned):
+            value = np.require(value, requirements=("C", "A"))
+        return Array(value, _dtype_name(value.dtype), value.shape, value.ctypes.data)
     raise InputError(f"{what} is a {type(value).__name__}; accepted: a torch.Tensor on the cpu or a numpy.ndarray")
 
 
-def empty_like_kind(value: Any, shape: tuple[int, ...], dtype: str) -> Any:
-    """An uninitialised result: a tensor where `value` is one, else an array."""
-    if is_tensor(value):
-        torch = torch_module()
-        kinds = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
-        return torch.empty(shape, dtype=getattr(torch, kinds[dtype]))  # type: ignore[union-attr]
-    if dtype == "bf16":
-        # numpy has no bfloat16 of its own: the input's dtype (ml_dtypes) names it, if the input has it.
-        if dtype_name(value) != "bf16":
-            raise InputError("out_dtype is bf16 but numpy has no bfloat16; accepted: f32, f16, or torch tensors")
-        return np.empty(shape, value.dtype)
-    return np.empty(shape, {"f32": np.float32, "f16": np.float16}[dtype])
+def _of_tensor(value: Any, what: str) -> Array:
+    torch: Any = _torch
+    if not value.is_cpu:
+        raise InputError(f"{what} is on device {value.device}; accepted: cpu")
+    if value.layout != torch.strided or value.is_nested:
+        kind = "nested" if value.is_nested else value.layout
+        raise InputError(f"{what} is a {kind} tensor; accepted: strided (dense) tensors")
+    if value.is_neg():
+        value = value.detach().resolve_neg()
+    if not value.is_contiguous():
+        value = value.detach().contiguous()
+    try:
+        pointer = value.data_ptr()
+    except RuntimeError:
+        pointer = 0
+    if pointer == 0 and value.numel() > 0:
+        raise InputError(f"{what} has no memory (a traced, transformed or freed tensor); accepted: tensors with data")
+    if pointer % value.element_size():
+        value = value.detach().clone()
+        pointer = value.data_ptr()
+    return Array(value, _dtype_name(value.dtype), value.shape, pointer)
+
+
+def empty_like_kind(value: Any, shape: tuple[int, ...], dtype: str) -> Array:
+    """An uninitialised result on the cpu: its source is a tensor where `value` is one, else a numpy array.
+
+    Raises:
+        LaunchError: there is not enough memory.
+        InputError: the result is bf16 and numpy has no name for that.
+    """
+    tensor = is_tensor(value)
+    kind = None if tensor else _numpy_dtype(value, dtype)
+    try:
+        made = _empty_tensor(shape, dtype) if tensor else np.empty(shape, kind)
+    except (MemoryError, RuntimeError, ValueError) as error:
+        raise LaunchError(f"out of memory: a result of shape {list(shape)} in {dtype} cannot be allocated") from error
+    return Array(made, dtype, shape, made.data_ptr() if tensor else made.ctypes.data)
+
+
+def _empty_tensor(shape: tuple[int, ...], dtype: str) -> Any:
+    torch: Any = _torch
+    kinds = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+    # The device is said: torch.set_default_device must not decide where kernels write.
+    return torch.empty(shape, dtype=kinds[dtype], device="cpu")
+
+
+def _numpy_dtype(value: Any, dtype: str) -> Any:
+    if dtype != "bf16":
+        return {"f32": np.float32, "f16": np.float16}[dtype]
+    # numpy has no bfloat16 of its own: the input's dtype (ml_dtypes) names it, if the input has it.
+    if dtype_name(value) == "bf16":
+        return value.dtype
+    raise InputError("out_dtype is bf16 but numpy has no bfloat16; accepted: f32, f16, or torch tensors")

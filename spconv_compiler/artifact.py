@@ -22,12 +22,12 @@ class Artifact:
     """A compiled convolution.
 
     Attributes:
-        key: cache key, 64 hexadecimal digits.
+        key: cache key, 64 hexadecimal digits; artifacts are equal when their keys are.
         files: every file by name, as the cache stores them.
     """
 
     key: str
-    files: Mapping[str, bytes] = dataclasses.field(repr=False)
+    files: Mapping[str, bytes] = dataclasses.field(repr=False, compare=False)
 
     @property
     def object(self) -> bytes:
@@ -46,7 +46,7 @@ class Artifact:
 
     @functools.cached_property
     def meta(self) -> dict[str, Any]:
-        """Target, schedule, seconds per pass, and per kernel what the code object's metadata says."""
+        """Options, milliseconds per pass, and per kernel what the code object's metadata says."""
         data: dict[str, Any] = json.loads(self.files[META])
         return data
 

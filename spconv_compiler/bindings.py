@@ -12,6 +12,7 @@ import importlib.util
 import pathlib
 import sys
 import types
+from typing import TYPE_CHECKING, Any
 
 from spconv_compiler.errors import ToolchainError
 
@@ -58,8 +59,7 @@ def _import_bindings() -> pathlib.Path:
     try:
         for name in ("ir", "passmanager", "execution_engine", "rewrite"):
             importlib.import_module(f"flydsl._mlir.{name}")
-        for name in ("arith", "builtin", "cf", "func", "gpu", "llvm", "math", "memref", "rocdl", "scf", "vector"):
-            importlib.import_module(f"flydsl._mlir.dialects.{name}")
+        importlib.import_module("flydsl._mlir.dialects.builtin")
         # Namespace packages look their parent up again on every search; fixed paths do without it.
         for name in ("flydsl._mlir", "flydsl._mlir.dialects"):
             sys.modules[name].__path__ = list(sys.modules[name].__path__)
@@ -79,20 +79,11 @@ _FOLDER = _import_bindings()
 
 from flydsl._mlir import ir, rewrite  # noqa: E402
 from flydsl._mlir._mlir_libs import _mlir as _cext  # noqa: E402
-from flydsl._mlir.dialects import (  # noqa: E402
-    arith,
-    cf,
-    func,
-    gpu,
-    llvm,
-    math,
-    memref,
-    rocdl,
-    scf,
-    vector,
-)
 from flydsl._mlir.execution_engine import ExecutionEngine  # noqa: E402
 from flydsl._mlir.passmanager import PassManager  # noqa: E402
+
+if TYPE_CHECKING:
+    from flydsl._mlir.dialects import arith, cf, func, gpu, llvm, math, memref, rocdl, scf, vector
 
 __all__ = [
     "ExecutionEngine",
@@ -114,7 +105,16 @@ __all__ = [
     "vector",
 ]
 
+# Imported on first use: the classes of llvm and rocdl ops take 0.15 s, and few modules build such ops.
+_DIALECTS = ("arith", "cf", "func", "gpu", "llvm", "math", "memref", "rocdl", "scf", "vector")
+
 register_operation = _cext.register_operation
+
+
+def __getattr__(name: str) -> Any:
+    if name in _DIALECTS:
+        return importlib.import_module(f"flydsl._mlir.dialects.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def register_dialect(class_: type[ir.Dialect]) -> type[ir.Dialect]:

@@ -5,6 +5,10 @@ one rename, so a reader sees all of it or nothing. Nothing is fsync'd: what a po
 checksums show, and a damaged entry is dropped and built again. Locks only save work, when two processes want
 one kernel; no correctness rests on them. The modification time of an entry's manifest is its last use.
 
+Looking at thousands of entries takes a third of a second, so the file `ledger` has one line with the size of
+all entries when they were last looked at, and one with the size of each entry written since. Only when the
+sum exceeds the bound are the entries looked at, and evicted down to nine tenths of the bound.
+
 A cache that cannot be used costs time, never a result: the first failure warns and the program goes on.
 """
 
@@ -45,8 +49,10 @@ Files = Mapping[str, bytes]
 LAYOUT = "v1"
 LOCK_TIMEOUT_S = 60.0
 STALE_S = 3600.0
+LOW_WATER = 0.9
 
 _KEY = re.compile(r"[0-9a-f]{64}")
+_LEDGER = re.compile(rb"bytes\n(\d+\n)+")
 _OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 
 _warned: set[str] = set()
@@ -101,6 +107,7 @@ class DiskCache:
         self._staging = self._entries / "staging"
         self._locks = self._entries / "locks"
         self._clock = self._entries / "clock"
+        self._ledger = self._entries / "ledger"
         self.writable = True
 
     def get(self, key: str) -> dict[str, bytes] | None:
@@ -151,7 +158,7 @@ class DiskCache:
             return False
         finally:
             _delete(staged)
-        self._make_room(keep=key)
+        self._make_room(key, size)
         return True
 
     def path(self, key: str, name: str) -> Path | None:
@@ -208,7 +215,8 @@ class DiskCache:
     def clear(self) -> int:
         """Removes all entries and returns how many there were."""
         count = sum(self.remove(usage.key) for usage in self._scan())
-        self._sweep()
+        self._sweep(self._staging)
+        self._sweep(self._locks)
         return count
 
     def _folder(self, key: str) -> Path:
@@ -275,25 +283,50 @@ class DiskCache:
         entries = [entry for shard in shards for entry in _children(shard.path) if _KEY.fullmatch(entry.name)]
         return sorted(map(_usage, entries), key=lambda usage: usage.last_use_ns)
 
-    def _make_room(self, keep: str) -> None:
+    def _make_room(self, key: str, size: int) -> None:
+        """Keeps the bound now that `key`, of `size` bytes, is stored; `key` itself is not evicted."""
+        self._sweep(self._staging)
+        total = self._account(size)
+        if total is not None and total <= self.max_bytes:
+            return
         usages = self._scan()
         total = sum(usage.size for usage in usages)
+        goal = self.max_bytes if total <= self.max_bytes else LOW_WATER * self.max_bytes
         for usage in usages:
-            if total <= self.max_bytes:
+            if total <= goal:
                 break
-            if usage.key != keep:
+            if usage.key != key:
                 self.remove(usage.key)
                 total -= usage.size  # also when another process was faster
                 log.info("evicted cache entry %s (%d bytes)", usage.key, usage.size)
-        self._sweep()
+        self._open_ledger(total)
+        self._sweep(self._locks)
 
-    def _sweep(self) -> None:
-        """Deletes what killed processes left behind more than an hour ago: half-written entries and locks.
+    def _account(self, size: int) -> int | None:
+        """Adds a line to the ledger and returns the sum, or None without a ledger that can be read."""
+        try:
+            with open(os.open(self._ledger, os.O_RDWR | os.O_APPEND), "r+b", buffering=0) as ledger:
+                ledger.write(b"%d\n" % size)
+                ledger.seek(0)
+                lines = ledger.read()
+        except OSError:
+            return None
+        return sum(map(int, lines.split()[1:])) if _LEDGER.fullmatch(lines) else None
+
+    def _open_ledger(self, total: int) -> None:
+        # Lines that other processes add in this moment are lost; the next look at the entries sees them.
+        partial = self._aside()
+        with contextlib.suppress(OSError):  # without a ledger, entries are looked at each time
+            partial.write_bytes(b"bytes\n%d\n" % total)
+            partial.replace(self._ledger)
+
+    def _sweep(self, folder: Path) -> None:
+        """Deletes what killed processes left in `folder` more than an hour ago: half-written entries, locks.
 
         Deleting a lock that is held after all lets two processes compile one kernel, no more.
         """
         limit = time.time() - STALE_S
-        for leftover in [*_children(self._staging), *_children(self._locks)]:
+        for leftover in _children(folder):
             with contextlib.suppress(FileNotFoundError):
                 if leftover.stat(follow_symlinks=False).st_mtime < limit:
                     _delete(Path(leftover.path))

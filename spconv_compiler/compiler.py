@@ -16,9 +16,10 @@ from spconv_compiler import env
 from spconv_compiler.artifact import Artifact, pack_files
 from spconv_compiler.cache import KernelCache, open_disk_cache
 from spconv_compiler.cache_key import cache_key
-from spconv_compiler.errors import CompileError
-from spconv_compiler.options import CompileOptions, triple
-from spconv_compiler.targets import CpuTarget, GpuTarget, Target, get_target
+from spconv_compiler.errors import CompileError, InputError
+from spconv_compiler.options import CompileOptions, triple, whole
+from spconv_compiler.schedules import SCHEDULES
+from spconv_compiler.targets import CpuTarget, GpuTarget, Target, get_target, target_names
 from spconv_compiler.toolchain import fingerprint
 
 if TYPE_CHECKING:
@@ -59,16 +60,56 @@ def compile_conv(
         CompileError: a pass or the code generator refuses; the message ends with a folder that reproduces it.
         ToolchainError: no linker.
     """
-    resolved = get_target(env.TARGET.get() if target is None else target)
-    options = CompileOptions(
-        kernel_size=triple(kernel_size, "kernel_size"),
-        c_in=c_in,
-        c_out=c_out,
-        key_width=key_width,
+    options = conv_options(
+        kernel_size,
+        c_in,
+        c_out,
+        key_width,
         dtype=dtype,
-        out_dtype=out_dtype or dtype,
-        dilation=triple(dilation, "dilation"),
+        out_dtype=out_dtype,
+        dilation=dilation,
         bias=bias,
+        activation=activation,
+        target=target,
+        schedule=schedule,
+    )
+    return compile_options(options)
+
+
+def conv_options(
+    kernel_size: int | tuple[int, int, int],
+    c_in: int,
+    c_out: int,
+    key_width: int = 32,
+    *,
+    dtype: str = "f32",
+    out_dtype: str | None = None,
+    dilation: int | tuple[int, int, int] = 1,
+    bias: bool = False,
+    activation: str = "none",
+    target: str | None = None,
+    schedule: str = "auto",
+) -> CompileOptions:
+    """The arguments of `compile_conv`, checked, with what the environment adds.
+
+    Raises:
+        InputError: an argument is not accepted.
+    """
+    if target is not None and not isinstance(target, str):
+        raise InputError(f"target is {target!r}; accepted: {', '.join(target_names())}")
+    resolved = get_target(env.TARGET.get() if target is None else target)
+    known = ("auto", *(item.name for item in SCHEDULES))
+    if schedule not in known:
+        raise InputError(f"unknown schedule {schedule!r}; accepted: {', '.join(known)}")
+    return CompileOptions(
+        kernel_size=triple(kernel_size, "kernel_size"),
+        c_in=whole(c_in, "c_in"),
+        c_out=whole(c_out, "c_out"),
+        key_width=whole(key_width, "key_width"),
+        dtype=dtype,
+        out_dtype=dtype if out_dtype is None else out_dtype,
+        dilation=triple(dilation, "dilation"),
+        bias=bool(bias),
         activation=activation,
         target=resolved.name,
         schedule=schedule,
@@ -76,7 +117,6 @@ def compile_conv(
         dump_dir=str(env.DUMP_DIR.get() or ""),
         print_after=env.PRINT_AFTER.get(),
     )
-    return compile_options(options)
 
 
 def compile_options(options: CompileOptions) -> Artifact:

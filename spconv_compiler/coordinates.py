@@ -12,6 +12,7 @@ from spconv_compiler.arrays import Array, as_array, dtype_name, is_tensor
 from spconv_compiler.errors import InputError
 
 _INT32 = np.iinfo(np.int32)
+_AXES = ("batch", "z", "y", "x")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,34 +41,47 @@ class Box:
             )
         return {**found, "cells": cells}
 
+    def key_width(self, kernel: tuple[int, int, int], dilation: tuple[int, int, int]) -> int:
+        """Bits of a packed coordinate, 32 or 64; raises as `symbols`."""
+        return 32 if self.symbols(kernel, dilation)["cells"] < 2**31 else 64
+
 
 def check_coords(coords: Any) -> Array:
-    """The coordinates as a contiguous int32 array [N, 3] or [N, 4]; int64 is converted if every value fits.
+    """The coordinates as a contiguous array [N, 3] or [N, 4], int32 or int64; values are not looked at.
 
     Raises:
-        InputError: wrong kind, rank, columns or dtype, or an int64 value outside int32.
+        InputError: wrong kind, rank, columns or dtype.
     """
-    shape = tuple(getattr(coords, "shape", ()))
-    if len(shape) != 2 or shape[1] not in (3, 4):
-        raise InputError(f"coords have shape {list(shape)}; accepted: [N, 3] (z, y, x) or [N, 4] (batch, z, y, x)")
     array = as_array(coords, "coords")
-    if array.dtype == "i64":
-        return _narrow(array)
-    if array.dtype != "i32":
+    if len(array.shape) != 2 or array.shape[1] not in (3, 4):
+        raise InputError(
+            f"coords have shape {list(array.shape)}; accepted: [N, 3] (z, y, x) or [N, 4] (batch, z, y, x)"
+        )
+    if array.dtype not in ("i32", "i64"):
         raise InputError(f"coords have dtype {dtype_name(coords)}; accepted: int32, or int64 within its range")
     return array
 
 
-def _narrow(array: Array) -> Array:
-    wide = numpy_view(array)
-    outside = ((wide < _INT32.min) | (wide > _INT32.max)).any(axis=1)
-    if outside.any():
-        row = int(outside.argmax())
-        raise InputError(
-            f"{int(outside.sum())} coords are outside int32, the first in row {row}: {wide[row].tolist()}"
-        )
-    narrow = wide.astype(np.int32)
-    return Array(narrow, "i32", array.shape, narrow.ctypes.data)
+def with_batch(array: Array) -> Array:
+    """int32 [N, 4]: int64 is converted, [N, 3] gets batch 0 in front, int32 [N, 4] is returned as it is.
+
+    Raises:
+        InputError: an int64 value does not fit into int32; the message counts the rows and shows the first.
+    """
+    if array.dtype == "i32" and array.shape[1] == 4:
+        return array
+    given = numpy_view(array)
+    if array.dtype == "i64":
+        outside = ((given < _INT32.min) | (given > _INT32.max)).any(axis=1)
+        if outside.any():
+            row = int(outside.argmax())
+            raise InputError(
+                f"{int(outside.sum())} coords are outside int32, the first in row {row}: {given[row].tolist()}; "
+                f"accepted: {_INT32.min} to {_INT32.max}"
+            )
+    wide = np.zeros((array.shape[0], 4), np.int32)
+    wide[:, 4 - array.shape[1] :] = given
+    return Array(wide, "i32", wide.shape, wide.ctypes.data)
 
 
 def numpy_view(array: Array) -> npt.NDArray[Any]:
@@ -75,32 +89,32 @@ def numpy_view(array: Array) -> npt.NDArray[Any]:
     return array.source.numpy() if is_tensor(array.source) else np.asarray(array.source)
 
 
-def with_batch(array: Array) -> Array:
-    """[N, 4] with batch 0 in front of [N, 3]; [N, 4] as it is."""
-    if array.shape[1] == 4:
-        return array
-    wide = np.zeros((array.shape[0], 4), np.int32)
-    wide[:, 1:] = numpy_view(array)
-    return Array(wide, "i32", wide.shape, wide.ctypes.data)
-
-
 def check_box(box: Box, array: Array, spatial_shape: tuple[int, int, int] | None, batch_size: int | None) -> None:
-    """Checks the range of coordinates ([N, 4]).
+    """Checks the range of coordinates.
+
+    Args:
+        box: of the coordinates; what is in range by it is not looked at again.
+        array: the coordinates as check_coords gives them.
+        spatial_shape, batch_size: exclusive limits, or None.
 
     Raises:
         InputError: a negative batch index, a batch index of at least batch_size, or a coordinate outside an
             explicit spatial_shape; the message counts the rows and shows the first.
     """
-    limits = [batch_size, *(spatial_shape or (None, None, None))]
-    for axis, (name, limit) in enumerate(zip(("batch", "z", "y", "x"), limits, strict=True)):
-        low = 0 if axis == 0 or limit is not None else None
-        if (low is None or box.low[axis] >= low) and (limit is None or box.high[axis] < limit):
-            continue
-        column = numpy_view(array)[:, axis]
-        bad = (column < 0) if limit is None else (column < 0) | (column >= limit)
-        row = int(bad.argmax())
-        accepted = "at least 0" if limit is None else f"0 ≤ {name} < {limit}"
-        raise InputError(
-            f"{int(bad.sum())} coords have {name} outside its range, the first in row {row}: "
-            f"{numpy_view(array)[row].tolist()} (batch, z, y, x); accepted: {accepted}"
-        )
+    limits = (batch_size, *(spatial_shape or (None, None, None)))
+    if box.low[0] >= 0 and all(
+        limit is None or (low >= 0 and high < limit) for low, high, limit in zip(box.low, box.high, limits, strict=True)
+    ):
+        return
+    rows = numpy_view(with_batch(array))
+    outside = rows[:, 0] < 0
+    accepted = ["batch ≥ 0"] if batch_size is None else []
+    for axis, limit in enumerate(limits):
+        if limit is not None:
+            outside |= (rows[:, axis] < 0) | (rows[:, axis] >= limit)
+            accepted.append(f"0 ≤ {_AXES[axis]} < {limit}")
+    first = int(outside.argmax())
+    raise InputError(
+        f"{int(outside.sum())} coords are out of range, the first in row {first}: {rows[first].tolist()} "
+        f"({', '.join(_AXES)}); accepted: {', '.join(accepted)}"
+    )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import math
 from collections.abc import Mapping
 
 from spconv_compiler import env
-from spconv_compiler.arrays import Array, torch_module
+from spconv_compiler.arrays import ITEM_BYTES, Array, torch_module
 from spconv_compiler.artifact import Artifact
 from spconv_compiler.compiler import compile_options
 from spconv_compiler.coordinates import Box, numpy_view
@@ -16,6 +17,8 @@ from spconv_compiler.options import CompileOptions
 from spconv_compiler.runtime.cpu import CpuBuffer, CpuModule
 from spconv_compiler.runtime.plan import CpuPlan
 from spconv_compiler.targets import CpuTarget, get_target
+
+_MAX_ROWS = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,10 +54,7 @@ class ConvKernel:
 
     def checksum(self, array: Array) -> int:
         """A checksum of an array's bytes."""
-        size = 8 if array.dtype == "i64" else 4 if array.dtype in ("f32", "i32") else 2
-        for extent in array.shape:
-            size *= extent
-        return int(self._fingerprint(array.pointer, size))
+        return int(self._fingerprint(array.pointer, ITEM_BYTES[array.dtype] * math.prod(array.shape)))
 
     def box(self, coords: Array) -> Box:
         """The box around coords int32 [N, 4], N ≥ 1."""
@@ -66,15 +66,18 @@ class ConvKernel:
         """The map of coords int32 [N, 4], N ≥ 1, whose box is `box`.
 
         Raises:
-            InputError: two rows are equal; the message counts them and shows the first pair.
+            InputError: two rows are equal (the message counts them and shows the first pair), the box needs wider
+                keys than this kernel has, or there are 2^31 rows or more.
             LaunchError: out of memory or threads.
         """
-        rows = coords.shape[0]
-        symbols = {
-            **box.symbols(self.options.kernel_size, self.options.dilation),
-            "rows": rows,
-            "threads": thread_count(),
-        }
+        rows, geometry = coords.shape[0], (self.options.kernel_size, self.options.dilation)
+        if rows > _MAX_ROWS:
+            raise InputError(f"coords have {rows} rows; accepted: at most {_MAX_ROWS}")
+        if box.key_width(*geometry) > self.options.key_width:
+            raise InputError(
+                f"coords from {box.low} to {box.high} need 64-bit keys; accepted by this kernel: key_width=32"
+            )
+        symbols = {**box.symbols(*geometry), "rows": rows, "threads": thread_count()}
         self.artifact.plan.check(symbols)
         kept = self._plan.run("pairs", {"coords": coords.pointer}, symbols)
         status = kept.pop("status").array()

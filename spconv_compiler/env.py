@@ -45,7 +45,7 @@ class Variable(Generic[T_co]):
         Raises:
             InputError: the text in the environment is not accepted.
         """
-        text = os.environ.get(self.name, "").strip()
+        text = self.text()
         if not text:
             return self.default()
         try:
@@ -53,9 +53,25 @@ class Variable(Generic[T_co]):
         except (ValueError, RuntimeError) as error:  # RuntimeError: "~" where there is no home directory
             raise InputError(f"{self.name}={text!r} is not accepted; accepted: {self.accepts}") from error
 
+    def text(self) -> str:
+        """What the environment says, not parsed; "" where it says nothing."""
+        return os.environ.get(self.name, "").strip()
+
+    def set(self, text: str) -> None:
+        """Sets the variable for this process and the processes it starts, as command-line options do.
+
+        Raises:
+            InputError: the text is not accepted; nothing is changed.
+        """
+        try:
+            self.parse(text)
+        except (ValueError, RuntimeError) as error:
+            raise InputError(f"{self.name}={text!r} is not accepted; accepted: {self.accepts}") from error
+        os.environ[self.name] = text
+
     def is_set(self) -> bool:
         """Whether the environment gives a value (an empty one does not count)."""
-        return bool(os.environ.get(self.name, "").strip())
+        return bool(self.text())
 
 
 def _always(value: T) -> Callable[[], T]:

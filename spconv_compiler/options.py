@@ -28,6 +28,18 @@ def triple(value: Any, what: str) -> tuple[int, int, int]:
     return numbers
 
 
+def whole(value: Any, what: str) -> int:
+    """A whole number.
+
+    Raises:
+        InputError: anything else.
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InputError(f"{what} is {value!r}; accepted: a whole number") from None
+
+
 @dataclasses.dataclass(frozen=True)
 class CompileOptions:
     """One convolution and how to compile it. Every field enters the cache key unless marked otherwise.

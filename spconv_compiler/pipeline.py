@@ -73,8 +73,9 @@ def _stage(source: str, result: str, target: Target, schedule: str) -> Stage:
                 for_target("convert-map-to-gpu"),
                 for_target("convert-compact-to-gpu"),
                 for_target("convert-weight-to-gpu"),
-                for_target("convert-rows-to-gpu"),
+                # The gemm fills the rows it adds into, as the fill op behind its init says: fill goes after it.
                 for_target("convert-gemm-to-gpu"),
+                for_target("convert-rows-to-gpu"),
                 ours("convert-host-to-plan"),
                 Upstream("clean-gpu", "canonicalize,cse"),
             )

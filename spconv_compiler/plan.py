@@ -8,11 +8,12 @@ go to JSON and back: `["ceildiv", ["mul", "rows", 27], 16]`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from spconv_compiler.errors import LaunchError
+from spconv_compiler.errors import LaunchError, VerifyError
 
 if TYPE_CHECKING:
     from spconv_compiler.bindings import ir
@@ -138,7 +139,6 @@ def extract_plan(module: ir.Module) -> Plan:
         VerifyError: the module has no host plan, or its IR is not one.
     """
     from spconv_compiler.bindings import func
-    from spconv_compiler.errors import VerifyError
 
     functions = [op for op in module.body.operations if isinstance(op, func.FuncOp)]
     if len(functions) != 1:
@@ -151,21 +151,20 @@ class _Extractor:
 
     def __init__(self, function: Any) -> None:
         self.function = function
+        from spconv_compiler.dialect.plan import SYMBOLS
+
         self.names: dict[Any, str] = {}
-        self.taken: set[str] = set()
+        # Buffers and symbols share one name space, so that a run can look both up in one table.
+        self.taken: set[str] = set(SYMBOLS)
 
     def plan(self) -> Plan:
         from spconv_compiler.bindings import ir
         from spconv_compiler.dialect import AllocOp, LaunchOp
         from spconv_compiler.dialect.types import element_type
 
-        block = self.function.regions[0].blocks[0]
-        inputs = []
-        for argument, attributes in zip(block.arguments, self.function.attributes["arg_attrs"], strict=True):
-            name = self._name(argument, ir.StringAttr(ir.DictAttr(attributes)["spconv.name"]).value)
-            inputs.append((name, str(element_type(argument.type))))
+        inputs = self._inputs()
         buffers, launches = [], []
-        for op in block.operations:
+        for op in self.function.regions[0].blocks[0].operations:
             if isinstance(op, AllocOp):
                 result = op.operation.results[0]
                 name = self._name(result, ir.StringAttr(op.attribute("name")).value)
@@ -173,7 +172,27 @@ class _Extractor:
                 buffers.append(Buffer(name, str(element_type(result.type)), size, op.attribute("grows") is not None))
             elif isinstance(op, LaunchOp):
                 launches.append(self._launch(op))
-        return Plan(tuple(inputs), tuple(buffers), tuple(launches), self._requires())
+        return Plan(inputs, tuple(buffers), tuple(launches), self._requires())
+
+    def _inputs(self) -> tuple[tuple[str, str], ...]:
+        from spconv_compiler.bindings import ir
+        from spconv_compiler.dialect.types import element_type, is_buffer
+
+        arguments = self.function.regions[0].blocks[0].arguments if len(self.function.regions[0].blocks) else ()
+        given = self.function.attributes["arg_attrs"] if "arg_attrs" in self.function.attributes else ()
+        named = [entry for entry in map(ir.DictAttr, given) if "spconv.name" in entry]
+        if len(arguments) == 0 or len(named) != len(arguments) or not all(is_buffer(a.type) for a in arguments):
+            raise VerifyError(
+                "the function on the host side is no plan",
+                op=self.function.operation.get_asm(skip_regions=True),
+                location=str(self.function.location),
+                notes=("a plan takes buffers, each with a spconv.name (convert-host-to-plan gives them)",),
+            )
+        names = [ir.StringAttr(entry["spconv.name"]).value for entry in named]
+        return tuple(
+            (self._name(argument, name), str(element_type(argument.type)))
+            for argument, name in zip(arguments, names, strict=True)
+        )
 
     def _name(self, value: Any, wanted: str) -> str:
         name, number = wanted, 1
@@ -186,6 +205,7 @@ class _Extractor:
     def _launch(self, op: Any) -> Launch:
         from spconv_compiler.bindings import ir
         from spconv_compiler.dialect import SymbolOp
+        from spconv_compiler.dialect.types import element_type
         from spconv_compiler.passes.base import defining_op
 
         arguments = []
@@ -195,8 +215,6 @@ class _Extractor:
                 name = ir.StringAttr(producer.attribute("name")).value
                 arguments.append(Argument("symbol", name, str(value.type)))
             else:
-                from spconv_compiler.dialect.types import element_type
-
                 arguments.append(Argument("buffer", self.names[value], str(element_type(value.type))))
         kernel = ir.SymbolRefAttr(op.attribute("kernel")).value[-1]
         grid = tuple(_expr_of_map(axis) for axis in op.attribute("grid"))
@@ -232,16 +250,18 @@ def _expr_of_map(attribute: Any) -> Expr:
     from spconv_compiler.bindings import ir
     from spconv_compiler.dialect.plan import SIZE_SYMBOLS
 
-    return _expr(ir.AffineMapAttr(attribute).value.results[0], SIZE_SYMBOLS)
+    first, *others = (_expr(result, SIZE_SYMBOLS) for result in ir.AffineMapAttr(attribute).value.results)
+    # A grid with several results means the least of them.
+    return functools.reduce(lambda least, other: ["min", least, other], others, first)
 
 
 def _expr(expr: Any, symbols: tuple[str, ...]) -> Expr:
     from spconv_compiler.bindings import ir
 
-    if ir.AffineConstantExpr.isinstance(expr):
-        return int(ir.AffineConstantExpr(expr).value)
-    if ir.AffineSymbolExpr.isinstance(expr):
-        return symbols[ir.AffineSymbolExpr(expr).position]
+    if isinstance(expr, ir.AffineConstantExpr):
+        return int(expr.value)
+    if isinstance(expr, ir.AffineSymbolExpr):
+        return symbols[expr.position]
     operators = {
         "add": ir.AffineAddExpr,
         "mul": ir.AffineMulExpr,
@@ -250,7 +270,6 @@ def _expr(expr: Any, symbols: tuple[str, ...]) -> Expr:
         "ceildiv": ir.AffineCeilDivExpr,
     }
     for name, kind in operators.items():
-        if kind.isinstance(expr):
-            binary = kind(expr)
-            return [name, _expr(binary.lhs, symbols), _expr(binary.rhs, symbols)]
-    raise ValueError(f"no plan expression for {expr}")
+        if isinstance(expr, kind):
+            return [name, _expr(expr.lhs, symbols), _expr(expr.rhs, symbols)]
+    raise VerifyError(f"a size or grid is {expr}; accepted: sums, products, quotients and remainders of symbols")

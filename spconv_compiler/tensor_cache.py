@@ -2,16 +2,21 @@
 
 The key is the tensor's identity; no user key is needed and none is trusted. An entry is used again only if the
 memory is the same, torch's version counter has not moved, and a checksum of the contents agrees: the counter
-alone misses writes through `.data`, numpy aliases and raw pointers. Entries go when their tensor is collected.
+alone misses writes through `.data`, numpy aliases and raw pointers. Entries go when their tensor is collected,
+and the least recently used go when there are too many: slices of one long-lived tensor would pile up otherwise.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
+
+import numpy as np
 
 from spconv_compiler.arrays import Array, is_tensor
 
@@ -27,12 +32,19 @@ class _Entry(Generic[V]):
 
 
 class TensorCache(Generic[V]):
-    """See the module. All methods may be called from several threads."""
+    """See the module. All methods may be called from several threads.
 
-    def __init__(self) -> None:
-        self._entries: dict[tuple[Any, ...], _Entry[V]] = {}
-        # Re-entrant: a collection inside a locked section may run `_drop` in the same thread.
-        self._lock = threading.RLock()
+    Args:
+        size: entries kept at most.
+    """
+
+    def __init__(self, size: int) -> None:
+        if size < 1:
+            raise ValueError(f"size is {size}; accepted: at least 1")
+        self._size = size
+        self._entries: OrderedDict[tuple[Any, ...], _Entry[V]] = OrderedDict()
+        self._reset_lock()
+        _caches.add(self)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -40,21 +52,30 @@ class TensorCache(Generic[V]):
     def get(self, source: Any, array: Array, extra: Any, checksum: Callable[[Array], int], build: Callable[[], V]) -> V:
         """The value for a tensor, built when there is none or when the tensor has changed.
 
+        Threads that miss at the same time build once each; the last value stays.
+
         Args:
             source: the tensor or array the user passed.
             array: its contiguous contents.
             extra: what else the value depends on; hashable.
             checksum: of contents.
+            build: makes the value; when it raises, nothing is kept.
         """
-        owner, place, state = _identity(source)
+        owner, place, state = _identity(source, array)
         key = (id(owner), place, extra)
-        found = self._entries.get(key)
         now = checksum(array)
-        if found is not None and found.owner() is owner and found.state == state and found.checksum == now:
-            return found.value
-        value = build()
         with self._lock:
-            self._entries[key] = _Entry(weakref.ref(owner, self._dropper(key)), state, now, value)
+            found = self._entries.get(key)
+            if found is not None and found.owner() is owner and found.state == state and found.checksum == now:
+                self._entries.move_to_end(key)
+                return found.value
+        value = build()
+        entry = _Entry(weakref.ref(owner, self._dropper(key)), state, now, value)
+        with self._lock:
+            self._entries[key] = entry
+            self._entries.move_to_end(key)
+            if len(self._entries) > self._size:
+                self._entries.popitem(last=False)
         return value
 
     def clear(self) -> None:
@@ -76,15 +97,38 @@ class TensorCache(Generic[V]):
 
         return drop
 
+    def _reset_lock(self) -> None:
+        # Re-entrant: a collection inside a locked section may run `drop` in the same thread.
+        self._lock = threading.RLock()
 
-def _identity(source: Any) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
-    """(object whose life the entry shares, place within it, state that must not change).
 
-    A torch view shares its base's life, so that equal views of one tensor find one entry.
+_caches: weakref.WeakSet[TensorCache[Any]] = weakref.WeakSet()
+
+
+def _reset_after_fork() -> None:
+    # A thread that held a lock does not exist in the child, and would never release it.
+    for cache in _caches:
+        cache._reset_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)
+
+
+def _identity(source: Any, array: Array) -> tuple[Any, Any, tuple[Any, ...]]:
+    """(object whose life the entry shares, place of a view within it, state that must not change).
+
+    A view shares its base's life, so that equal views of one tensor find one entry.
     """
+    # The strides of what is contiguous follow from its shape; the address of a copy says nothing.
+    held = array.source is source
     if is_tensor(source):
-        owner = source if source._base is None else source._base
-        place = (source.storage_offset(), source.shape, source.stride(), source.dtype)
-        version = 0 if source.is_inference() else source._version
-        return owner, place, (source.data_ptr(), version)
-    return source, (source.shape, source.strides, str(source.dtype)), (source.ctypes.data,)
+        base, version = source._base, 0 if source.is_inference() else source._version
+        where: Any = array.pointer if held else (source.data_ptr(), source.stride())
+    else:
+        base, version = source.base if type(source.base) is np.ndarray else None, 0
+        where = array.pointer if held else (source.ctypes.data, source.strides)
+    place = (where, array.shape, array.dtype)
+    if base is None:
+        return source, None, (place, version)
+    return base, place, (place, version)

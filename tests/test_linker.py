@@ -377,6 +377,15 @@ def test_link_shared_refuses_what_is_no_object(real_linker, tmp_path):
     assert sorted(path.name for path in tmp_path.glob("k.*")) == ["k.o", "k.so"]
 
 
+def test_a_linker_that_dies_half_way_leaves_nothing(tmp_path, monkeypatch):
+    script = 'case "$1" in --version) echo "LLD 20.0.0";; *) echo half > "$3"; echo "no space" >&2; exit 1;; esac'
+    monkeypatch.setenv("SPCONV_LLD", str(write_program(tmp_path / "lld", script)))
+    (tmp_path / "out").mkdir()
+    with pytest.raises(CodegenError, match="LLD 20.0.0 from SPCONV_LLD failed with exit code 1: no space"):
+        linker.link_shared([tmp_path / "k.o"], tmp_path / "out" / "k.so")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 def test_link_shared_says_when_the_output_has_no_folder(real_linker, tmp_path):
     with pytest.raises(CodegenError, match="No such file or directory"):
         linker.link_shared([make_object(tmp_path / "k.o")], tmp_path / "missing" / "k.so")

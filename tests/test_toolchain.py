@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 import runpy
 import shutil
 import subprocess
@@ -79,6 +80,30 @@ def test_digest_sees_text_that_moves_from_one_file_to_the_next(tree):
     (tree / "a.py").write_text("1")
     (tree / "b.py").write_text("23")
     assert digest(tree) != before
+
+
+def test_digest_sees_a_file_that_moves_into_another(tree):
+    (tree / "a.py").write_text("1")
+    (tree / "b.py").write_text("2")
+    before = digest(tree)
+    (tree / "b.py").unlink()
+    for between in ("package/./b.py\n", "package/./b.py 1\n", "package/b.py\n", "package/b.py 1\n"):
+        (tree / "a.py").write_text(f"1{between}2")
+        assert digest(tree) != before
+
+
+def test_digest_does_not_depend_on_the_order_of_the_directory(tree, monkeypatch):
+    (tree / "z.py").write_text("z")
+    walk, digests = os.walk, set()
+    for backwards in (False, True):
+
+        def ordered(top: Path, backwards: bool = backwards):
+            for place, folders, files in walk(top):
+                yield place, folders, sorted(files, reverse=backwards)
+
+        monkeypatch.setattr(os, "walk", ordered)
+        digests.add(digest(tree))
+    assert len(digests) == 1
 
 
 def test_digest_ignores_what_is_no_source_and_where_the_package_lies(tree, tmp_path):

@@ -10,10 +10,11 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from spconv_compiler.bindings import ir
 from spconv_compiler.dialect.types import element_type
 from spconv_compiler.passes.gpu.lanes import bounded, concatenate, load, plus
 from spconv_compiler.passes.kernel_builder import V, const, scalar, vec
+
+from spconv_compiler.bindings import ir
 
 
 @dataclasses.dataclass(frozen=True)

@@ -71,11 +71,10 @@ def batches(kernel_size: Sequence[int]) -> int:
 def lookup(kernel_size: Sequence[int], dilation: Sequence[int], lanes: int) -> Callable[..., None]:
     """Body(coords, grid, table, rows, *box): a lane per row along x, a batch of taps per workgroup along y."""
     halo = [size // 2 * step for size, step in zip(kernel_size, dilation, strict=True)]
-    axes = batch_axes(kernel_size)
-    batch = math.prod(kernel_size[3 - axes :])
+    batch = math.prod(kernel_size) // batches(kernel_size)
 
     def body(coords: V, grid: V, table: V, rows: V, *box_arguments: V) -> None:
-        box = Box.of(box_arguments)
+        box, part = Box.of(box_arguments), block("y")
         row = plus(times(block(), lanes), thread())
         padded = (rows + (TILE_ROWS - 1)) & -TILE_ROWS
         with if_(row < padded):
@@ -83,11 +82,11 @@ def lookup(kernel_size: Sequence[int], dilation: Sequence[int], lanes: int) -> C
             inside, key = box.pack(coords, row.min(rows - 1), halo)
             found = if_else(
                 inside & (row < rows),
-                lambda: _neighbours(box, grid, key, kernel_size, dilation, axes),
+                lambda: _neighbours(box, grid, key, part, kernel_size, dilation),
                 lambda: [const(NONE, i32())] * batch,
             )
             tile = times(row // TILE_ROWS, math.prod(kernel_size) * TILE_ROWS)
-            first = plus(tile, row % TILE_ROWS, times(block("y"), batch * TILE_ROWS))
+            first = plus(tile, row % TILE_ROWS, times(part, batch * TILE_ROWS))
             for tap, neighbour in enumerate(found):
                 store(neighbour, table, plus(first, tap * TILE_ROWS))
 
@@ -95,19 +94,19 @@ def lookup(kernel_size: Sequence[int], dilation: Sequence[int], lanes: int) -> C
 
 
 def _neighbours(
-    box: Box, grid: V, key: V, kernel_size: Sequence[int], dilation: Sequence[int], axes: int
+    box: Box, grid: V, key: V, part: V, kernel_size: Sequence[int], dilation: Sequence[int]
 ) -> list[V]:
-    """Loads of one batch of taps, a line along x after the other so that a line's offsets are immediates."""
-    halo = [size // 2 * step for size, step in zip(kernel_size, dilation, strict=True)]
-    first: list[V | int] = [-reach for reach in halo]
-    outer = block("y").to(key.type)
+    """Loads of batch `part` of the taps, one line along x after the other: a line's offsets are immediates."""
+    axes = batch_axes(kernel_size)
+    first: list[V | int] = [-(size // 2) * step for size, step in zip(kernel_size, dilation, strict=True)]
+    outer = part.to(key.type)
     for axis in reversed(range(3 - axes)):
-        first[axis] = (outer % kernel_size[axis]) * dilation[axis] - halo[axis]
+        place = outer % kernel_size[axis] if axis else outer
+        first[axis] = place * dilation[axis] + first[axis]
         outer = outer // kernel_size[axis]
     found = []
     for y in range(kernel_size[1] if axes == 2 else 1):
-        start = [first[0], first[1] + y * dilation[1], first[2]]
-        line = key + box.delta(start)
+        line = key + box.delta([first[0], first[1] + y * dilation[1], first[2]])
         for x in range(kernel_size[2] if axes >= 1 else 1):
             found.append(load(grid, plus(line, x * dilation[2])))
     return found

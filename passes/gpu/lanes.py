@@ -6,10 +6,11 @@ index into a part per lane, a part per wave and a constant.
 
 from __future__ import annotations
 
-from spconv_compiler.bindings import arith, gpu, ir, math, memref, vector
 from spconv_compiler.dialect import tile
 from spconv_compiler.dialect.types import element_type
-from spconv_compiler.passes.kernel_builder import Operand, V, const, i32, i64, if_, like, vec
+from spconv_compiler.passes.kernel_builder import Operand, V, const, i32, i64, if_, like, unwrap, vec
+
+from spconv_compiler.bindings import arith, gpu, ir, math, memref, vector
 
 _WORKGROUP = "#gpu.address_space<workgroup>"
 
@@ -40,7 +41,11 @@ def thread() -> V:
 
 
 def block(axis: str = "x") -> V:
-    """i32: this workgroup's number along an axis of the grid."""
+    """i32: this workgroup's number along an axis of the grid.
+
+    Take it once, at the top of a kernel: where it is taken in two branches the code generator merges them into a
+    value per lane.
+    """
     return V(gpu.block_id(getattr(gpu.Dimension, axis))).to(i32())
 
 
@@ -66,17 +71,14 @@ def bounded(buffer: V, elements: V) -> V:
 
 
 def concatenate(parts: list[V]) -> V:
-    """One vector of all parts in order: scalars, or a power of two of equal vectors."""
-    if not isinstance(parts[0].type, ir.VectorType):
-        joined = vec(len(parts), parts[0].type)
-        return V(vector.from_elements(joined, [part.value for part in parts]))
-    while len(parts) > 1:
-        lanes = 2 * ir.VectorType(parts[0].type).shape[0]
-        parts = [
-            V(vector.shuffle(left.value, right.value, list(range(lanes))))
-            for left, right in zip(parts[::2], parts[1::2], strict=True)
-        ]
-    return parts[0]
+    """One vector of all parts, scalars or vectors, in order."""
+    if len(parts) == 1 and isinstance(parts[0].type, ir.VectorType):
+        return parts[0]
+    lanes: list[V] = []
+    for part in parts:
+        count = part.type.shape[0] if isinstance(part.type, ir.VectorType) else 0
+        lanes.extend([part.lane(number) for number in range(count)] or [part])
+    return V(vector.from_elements(vec(len(lanes), lanes[0].type), unwrap(lanes)))
 
 
 def popcount(value: V) -> V:

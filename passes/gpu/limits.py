@@ -1,28 +1,32 @@
 """What a plan demands of its sizes: kernels with 32-bit offsets state how far they reach, the driver checks.
 
 The demands stand on the plan's function as
-    spconv.requires = [{what = "bytes of the kernel map", value = affine_map<()[rows, cells, threads] -> (…)>,
-                        at_most = 4294967295 : i64}, …]
+    spconv.requires = [{message = "bytes of the kernel map", size = affine_map<()[rows, cells, threads] -> (…)>,
+                        limit = 4294967295 : i64}, …]
 """
 
 from __future__ import annotations
 
-from spconv_compiler.bindings import ir
 from spconv_compiler.dialect.plan import size_map
 from spconv_compiler.passes.base import enclosing_function
 from spconv_compiler.passes.kernel_builder import i64
 
+from spconv_compiler.bindings import ir
+
 ATTRIBUTE = "spconv.requires"
 
 
-def require(op: ir.OpView, what: str, size: str, at_most: int) -> None:
-    """Adds a demand to the function around `op`: `size`, a text as for plan.size_map, stays ≤ at_most."""
+def require(op: ir.OpView, message: str, size: str, limit: int) -> None:
+    """Adds a demand to the function around `op`: `size`, a text as for plan.size_map, stays ≤ limit.
+
+    message: what the size counts; the driver's error starts with it.
+    """
     function = enclosing_function(op).operation
     demand = ir.DictAttr.get(
         {
-            "what": ir.StringAttr.get(what),
-            "value": size_map(size),
-            "at_most": ir.IntegerAttr.get(i64(), at_most),
+            "message": ir.StringAttr.get(message),
+            "size": size_map(size),
+            "limit": ir.IntegerAttr.get(i64(), limit),
         }
     )
     old = list(ir.ArrayAttr(function.attributes[ATTRIBUTE])) if ATTRIBUTE in function.attributes else []

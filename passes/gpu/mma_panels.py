@@ -7,7 +7,7 @@ row for one step. C_in is padded to whole steps, C_out to whole slices of the ge
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from spconv_compiler.passes.gpu.channels import Channels
 from spconv_compiler.passes.gpu.lanes import block, plus, store, thread, times
@@ -25,6 +25,12 @@ class Panels:
     columns: int
     tile_k: int
     run: int
+
+    @staticmethod
+    def of(taps: int, c_in: int, c_out: int, schedule: Mapping[str, int]) -> Panels:
+        """The panels that the parameters of a weights or gemm schedule ask for."""
+        names = ("tile_n", "mma_n", "tile_k", "chunk_k")
+        return Panels(taps, c_in, c_out, *(schedule[name] for name in names))
 
     @property
     def n_tiles(self) -> int:

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from spconv_compiler.bindings import vector
 from spconv_compiler.dialect.tile import tile_mma
 from spconv_compiler.passes.gpu.channels import Channels
-from spconv_compiler.passes.gpu.lanes import atomic, block, load, plus, thread, times
+from spconv_compiler.passes.gpu.lanes import atomic, block, concatenate, load, plus, thread, times
 from spconv_compiler.passes.gpu.mma_panels import Panels
 from spconv_compiler.passes.kernel_builder import V, const, f32, for_, i32, if_, vec
 
@@ -56,19 +55,20 @@ class PairsM16Kernel:
         rows: V,
     ) -> None:
         m, lane, groups = self.shape[0], thread(), self.wave // self.shape[0]
+        part, first = block("y"), block()
         reach = (groups - 1) * self.panels.run
         elements = times(rows, self.panels.c_in)
         gather = Channels.of(features, elements, self.panels.c_in, self.panels.run, reach)
         tiles = load(tap_tile, const(self.panels.taps, i32()))
-        with for_(block(), tiles, self.waves, unroll=False) as each:
+        with for_(first, tiles, self.waves, unroll=False) as each:
             pair = times(each.iv, m)
             row = load(in_rows, plus(lane % m, pair))
+            targets = load(out_rows, plus(times(lane // m, m // groups), pair), m // groups)
             channel = times(lane // m, self.panels.run)
             start = plus(times(row, self.panels.c_in), channel)
-            panel = times(plus(times(load(tile_tap, each.iv), self.slices), block("y")), self.per_slice)
+            panel = times(plus(times(load(tile_tap, each.iv), self.slices), part), self.per_slice)
             sums = self._multiply(gather, start, channel, weights, times(panel, self.panels.panel), lane)
-            targets = load(out_rows, plus(times(lane // m, m // groups), pair), m // groups)
-            self._add(sums, targets, out, lane)
+            self._add(sums, targets, out, lane, part)
 
     def _multiply(
         self, gather: Channels, start: V, channel: V, weights: V, panel: V, lane: V
@@ -111,10 +111,10 @@ class PairsM16Kernel:
                 ]
         return sums
 
-    def _add(self, sums: list[V], targets: V, out: V, lane: V) -> None:
+    def _add(self, sums: list[V], targets: V, out: V, lane: V, part: V) -> None:
         """out[targets[v]][column] += sums[n][v]; padding (target −1) and columns beyond C_out are branched around."""
         n = self.shape[1]
-        column = plus(lane % n, times(block("y"), self.panels.slice_columns))
+        column = plus(lane % n, times(part, self.panels.slice_columns))
         last = (self.slices - 1) * self.panels.slice_columns
         for pair in range(targets_of(sums)):
             target = targets.lane(pair)
@@ -138,5 +138,5 @@ def _part(operand: V, at: int, lanes: int) -> V:
     """Elements [at, at + lanes) of a vector."""
     if operand.type.shape[0] == lanes:
         return operand
-    return V(vector.shuffle(operand.value, operand.value, list(range(at, at + lanes))))
+    return concatenate([operand.lane(number) for number in range(at, at + lanes)])
 

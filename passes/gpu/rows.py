@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator
 
-from spconv_compiler.bindings import ir
 from spconv_compiler.passes.gpu.lanes import block, load, plus, store, thread, times
 from spconv_compiler.passes.kernel_builder import V, const, f32, if_, vec
 
-# Vectors that one lane handles, a workgroup's width apart.
-_TURNS = 4
+from spconv_compiler.bindings import ir
 
 
 def width(channels: int) -> int:
@@ -20,7 +19,7 @@ def width(channels: int) -> int:
 
 def span(channels: int, lanes: int) -> int:
     """Elements that one workgroup covers."""
-    return width(channels) * lanes * _TURNS
+    return width(channels) * lanes
 
 
 def fill_rows(channels: int, lanes: int, *, bias: bool) -> Callable[..., None]:
@@ -30,7 +29,7 @@ def fill_rows(channels: int, lanes: int, *, bias: bool) -> Callable[..., None]:
     def body(out: V, *arguments: V) -> None:
         *biases, rows = arguments
         zero = const(0, vec(run, f32()) if run > 1 else f32())
-        for number in _vectors(rows, channels, lanes):
+        with _vector(rows, channels, lanes) as number:
             at = times(number, run)
             store(load(biases[0], at % channels, run) if bias else zero, out, at)
 
@@ -42,7 +41,7 @@ def apply_epilogue(channels: int, activation: str, element: ir.Type, lanes: int)
     run = width(channels)
 
     def body(sums: V, out: V, rows: V) -> None:
-        for number in _vectors(rows, channels, lanes):
+        with _vector(rows, channels, lanes) as number:
             at = times(number, run)
             value = load(sums, at, run)
             if activation == "relu":
@@ -53,11 +52,9 @@ def apply_epilogue(channels: int, activation: str, element: ir.Type, lanes: int)
     return body
 
 
-def _vectors(rows: V, channels: int, lanes: int) -> Iterator[V]:
-    """Numbers of this lane's vectors; the body of the caller's loop is built inside the check that it exists."""
-    total = times(rows, channels // width(channels))
-    first = plus(times(block(), lanes * _TURNS), thread())
-    for turn in range(_TURNS):
-        number = plus(first, turn * lanes)
-        with if_(number < total):
-            yield number
+@contextlib.contextmanager
+def _vector(rows: V, channels: int, lanes: int) -> Iterator[V]:
+    """The number of this lane's vector; the body is built inside the check that it exists."""
+    number = plus(times(block(), lanes), thread())
+    with if_(number < times(rows, channels // width(channels))):
+        yield number

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from spconv_compiler.bindings import ir
 from spconv_compiler.dialect.stages import StageOp
 from spconv_compiler.passes.base import Pass
+
+from spconv_compiler.bindings import ir
 from spconv_compiler.targets import GpuTarget, get_target
 
 

@@ -46,8 +46,8 @@ def _chunks(rows: V) -> V:
 def count_tiles(taps: int, wave: int) -> Callable[..., None]:
     """Body(table, prefix, chunk, rows, shared): a lane per tile, a workgroup per (chunk, tap)."""
 
-    def count(table: V, tile: V) -> V:
-        first = plus(times(tile, taps * TILE_ROWS), times(block("y"), TILE_ROWS))
+    def count(table: V, tile: V, tap: V) -> V:
+        first = plus(times(tile, taps * TILE_ROWS), times(tap, TILE_ROWS))
         absent = const(0, i32())
         for quarter in range(0, TILE_ROWS, 4):
             rows = load(table, plus(first, quarter), 4)
@@ -59,7 +59,7 @@ def count_tiles(taps: int, wave: int) -> Callable[..., None]:
     def body(table: V, prefix: V, chunk: V, rows: V, shared: V) -> None:
         tap, number = block("y"), block()
         tile, tiles = plus(times(number, CHUNK), thread()), _tiles(rows)
-        (own,) = if_else(tile < tiles, lambda: [count(table, tile)], lambda: [const(0, i32())])
+        (own,) = if_else(tile < tiles, lambda: [count(table, tile, tap)], lambda: [const(0, i32())])
         inclusive = scan_workgroup(own, shared, wave, CHUNK // wave)
         with if_(tile < tiles):
             store(inclusive - own, prefix, plus(times(tap, tiles), tile))
@@ -128,8 +128,8 @@ def write_pairs(taps: int, tile_m: int, wave: int) -> Callable[..., None]:
         tile_tap: V,
         rows: V,
     ) -> None:
-        tap, lane = block("y"), thread()
-        tile, tiles = plus(times(block(), per_block), lane // TILE_ROWS), _tiles(rows)
+        tap, number, lane = block("y"), block(), thread()
+        tile, tiles = plus(times(number, per_block), lane // TILE_ROWS), _tiles(rows)
         start = times(load(tap_tile, tap), tile_m)
         within = plus(times(tile, taps * TILE_ROWS), lane % TILE_ROWS, times(tap, TILE_ROWS))
         (neighbour,) = if_else(tile < tiles, lambda: [load(table, within)], lambda: [const(NONE, i32())])
@@ -138,14 +138,14 @@ def write_pairs(taps: int, tile_m: int, wave: int) -> Callable[..., None]:
             # Pairs of this tile before this row: the tile's 16 bits of the ballot, cut below the row's bit.
             bits = (present >> ((lane % wave) & -TILE_ROWS).to(i64())).to(i32())
             rank = popcount(bits & ((const(1, i32()) << (lane % TILE_ROWS)) - 1))
-            earlier = load(chunk, plus(times(tap, _chunks(rows)), block() // (CHUNK // per_block)))
+            earlier = load(chunk, plus(times(tap, _chunks(rows)), number // (CHUNK // per_block)))
             before = load(prefix, plus(times(tap, tiles), tile))
             at = plus(start, earlier, before, rank)
             store(neighbour, in_rows, at)
             store(plus(times(tile, TILE_ROWS), lane % TILE_ROWS), out_rows, at)
             with if_((at % tile_m).eq(0)):
                 store(tap, tile_tap, at // tile_m)
-        with if_(block().eq(0)):
+        with if_(number.eq(0)):
             _pad(start, load(tap_count, tap), lane, tile_m, in_rows, out_rows)
 
     return body

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import itertools
 import os
 import tempfile
 from collections.abc import Sequence
@@ -15,10 +16,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from spconv_compiler.arrays import ITEM_BYTES
 from spconv_compiler.errors import LaunchError
 
 ALIGNMENT = 64
-_ITEM = {"f32": 4, "i32": 4, "i64": 8, "bf16": 2, "f16": 2}
 
 
 class CpuBuffer:
@@ -27,10 +28,10 @@ class CpuBuffer:
     __slots__ = ("_storage", "count", "dtype", "nbytes", "pointer")
 
     def __init__(self, dtype: str, count: int) -> None:
-        self.dtype, self.count, self.nbytes = dtype, count, _ITEM[dtype] * count
+        self.dtype, self.count, self.nbytes = dtype, count, ITEM_BYTES[dtype] * count
         try:
             self._storage = np.empty(self.nbytes + ALIGNMENT, np.uint8)
-        except MemoryError:
+        except (MemoryError, ValueError):  # ValueError: more than an address can count
             raise LaunchError(f"out of memory: a buffer of {self.nbytes} bytes cannot be allocated") from None
         self.pointer = -(-self._storage.ctypes.data // ALIGNMENT) * ALIGNMENT
 
@@ -63,22 +64,38 @@ class CpuModule:
 
 
 def _load(code: bytes) -> ctypes.CDLL:
-    """Loads a shared object from memory: what was checked is what runs, wherever the cache lies."""
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("spconv-kernel", os.MFD_CLOEXEC)
-        try:
-            with os.fdopen(os.dup(descriptor), "wb") as file:
-                file.write(code)
-            return ctypes.CDLL(f"/proc/self/fd/{descriptor}")
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EPERM, None):
-                raise LaunchError(f"the kernel cannot be loaded: {error}") from error
-        finally:
-            os.close(descriptor)
-    with tempfile.NamedTemporaryFile(prefix="spconv-", suffix=".so") as file:
-        file.write(code)
-        file.flush()
-        try:
+    """Loads a shared object from memory: what was checked is what runs, wherever the cache lies.
+
+    Raises:
+        LaunchError: the loader refuses the object, or there is nowhere to put it.
+    """
+    try:
+        if hasattr(os, "memfd_create"):
+            try:
+                return _load_from_memory(code)
+            except OSError as error:
+                # Some systems forbid programs in anonymous memory (vm.memfd_noexec); a file may do there.
+                if error.errno not in (errno.EACCES, errno.EPERM, errno.ENOSYS, None):
+                    raise
+        with tempfile.NamedTemporaryFile(prefix="spconv-", suffix=".so") as file:
+            file.write(code)
+            file.flush()
             return ctypes.CDLL(file.name)
-        except OSError as error:
-            raise LaunchError(f"the kernel cannot be loaded: {error}") from error
+    except OSError as error:
+        raise LaunchError(f"the kernel cannot be loaded: {error}") from error
+
+
+_loads = itertools.count()
+
+
+def _load_from_memory(code: bytes) -> ctypes.CDLL:
+    descriptor = os.memfd_create("spconv-kernel", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            file.write(code)
+        # The loader takes an object for loaded already when its path is one it has seen, and descriptors are
+        # used again: the number of the load, written in slashes and dots, keeps every path apart.
+        apart = "".join("./" if digit == "1" else "/" for digit in f"{next(_loads):b}")
+        return ctypes.CDLL(f"/proc/self/fd/{apart}{descriptor}")
+    finally:
+        os.close(descriptor)

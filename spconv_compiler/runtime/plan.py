@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from spconv_compiler.errors import LaunchError
-from spconv_compiler.plan import Buffer, Launch, Plan, evaluate
+from spconv_compiler.plan import Launch, Plan, evaluate
 from spconv_compiler.runtime.cpu import CpuBuffer, CpuModule
 
 _STATUS = "status"
@@ -20,15 +20,23 @@ CAPACITY = "capacity"
 
 @dataclasses.dataclass(frozen=True)
 class _Call:
-    """A launch with its function found: argument names, and which of them are symbols."""
+    """A launch with its function found.
+
+    Attributes:
+        names: of all arguments, in order; buffers and symbols never share one (plan.py).
+        buffers: the names among them that are buffers.
+        growable: the one buffer among them that may turn out too small, if any.
+    """
 
     function: ctypes._FuncPointer
     kernel: str
-    names: tuple[tuple[str, bool], ...]
+    names: tuple[str, ...]
+    buffers: tuple[str, ...]
+    growable: str | None
 
 
 class CpuPlan:
-    """A plan bound to its code object."""
+    """A plan bound to its code object. `run` may be called from several threads."""
 
     def __init__(self, plan: Plan, module: CpuModule) -> None:
         self.plan = plan
@@ -41,19 +49,16 @@ class CpuPlan:
 
     def _bind(self, launch: Launch, module: CpuModule) -> _Call:
         function = module.function(launch.kernel, [argument.kind for argument in launch.arguments])
-        names = tuple((argument.name, argument.kind == "symbol") for argument in launch.arguments)
-        return _Call(function, launch.kernel, names)
+        buffers = tuple(argument.name for argument in launch.arguments if argument.kind == "buffer")
+        growable = [name for name in buffers if name in self._buffers and self._buffers[name].grows]
+        names = tuple(argument.name for argument in launch.arguments)
+        return _Call(function, launch.kernel, names, buffers, growable[0] if growable else None)
 
     def _read_elsewhere(self, group: str) -> set[str]:
         """Buffers that `group` touches and another group reads, and the status."""
-        mine = {name for call in self._calls[group] for name, symbol in call.names if not symbol}
+        mine = {name for call in self._calls[group] for name in call.buffers}
         others = {
-            name
-            for other, calls in self._calls.items()
-            if other != group
-            for call in calls
-            for name, symbol in call.names
-            if not symbol
+            name for other, calls in self._calls.items() if other != group for call in calls for name in call.buffers
         }
         return (mine & (others | {_STATUS})) - self._inputs
 
@@ -77,26 +82,24 @@ class CpuPlan:
         Raises:
             LaunchError: out of memory, out of threads, or a size beyond the plan's limits.
         """
-        buffers: dict[str, CpuBuffer] = dict(kept or {})
+        buffers = dict(kept or {})
+        values = {**symbols, **pointers, **{name: buffer.pointer for name, buffer in buffers.items()}}
         for call in self._calls.get(group, ()):
-            self._launch(call, pointers, symbols, buffers)
+            self._launch(call, symbols, values, buffers)
         return {name: buffers[name] for name in self._kept.get(group, ())}
 
     def _launch(
-        self, call: _Call, pointers: Mapping[str, int], symbols: Mapping[str, int], buffers: dict[str, CpuBuffer]
+        self, call: _Call, symbols: Mapping[str, int], values: dict[str, int], buffers: dict[str, CpuBuffer]
     ) -> None:
-        growable = self._growable(call)
+        for name in call.buffers:
+            if name not in values:
+                wanted = self._buffers[name]
+                self._place(name, CpuBuffer(wanted.dtype, evaluate(wanted.size, symbols)), values, buffers)
+        growable = call.growable
         while True:
-            for name in (name for name, symbol in call.names if not symbol):
-                if name not in pointers and name not in buffers:
-                    buffers[name] = self._allocate(self._buffers[name], symbols)
-            arguments = [
-                (buffers[growable].count if name == CAPACITY and growable else symbols[name])
-                if symbol
-                else (pointers[name] if name in pointers else buffers[name].pointer)
-                for name, symbol in call.names
-            ]
-            needed = call.function(*arguments)
+            if growable is not None:
+                values[CAPACITY] = buffers[growable].count
+            needed = call.function(*[values[name] for name in call.names])
             if needed == 0:
                 return
             if needed < 0:
@@ -105,13 +108,8 @@ class CpuPlan:
                 raise LaunchError(f"kernel {call.kernel} asks for {needed} elements of a buffer that cannot grow")
             # The old buffer goes before the new one comes: its contents are not needed.
             dtype = buffers.pop(growable).dtype
-            buffers[growable] = CpuBuffer(dtype, needed)
-
-    def _growable(self, call: _Call) -> str | None:
-        """The one growable buffer among a call's arguments."""
-        names = [name for name, symbol in call.names if not symbol and name in self._buffers]
-        return next((name for name in names if self._buffers[name].grows), None)
+            self._place(growable, CpuBuffer(dtype, needed), values, buffers)
 
     @staticmethod
-    def _allocate(buffer: Buffer, symbols: Mapping[str, int]) -> CpuBuffer:
-        return CpuBuffer(buffer.dtype, evaluate(buffer.size, symbols))
+    def _place(name: str, buffer: CpuBuffer, values: dict[str, int], buffers: dict[str, CpuBuffer]) -> None:
+        buffers[name], values[name] = buffer, buffer.pointer

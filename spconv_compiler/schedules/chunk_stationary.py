@@ -10,8 +10,12 @@ from __future__ import annotations
 from spconv_compiler.schedules.base import Choice, Chosen, GemmSchedule, Problem
 from spconv_compiler.targets.base import CpuTarget, Target
 
-CHUNK_ROWS = 256
+# A panel of sums of this many rows, 16 or 32 columns wide, fits a second-level cache beside the gathered rows, and
+# a chunk has tens of pairs a tap, so that few blocks are padded. Independent of channels: layers share pairs.
+CHUNK_ROWS = 512
 MAX_TAPS = 343
+# Enough work between loop ends; the code of a tile stays within some 1.5 KB.
+UNROLL_K = 8
 
 
 class ChunkStationary(GemmSchedule):
@@ -31,14 +35,28 @@ class ChunkStationary(GemmSchedule):
 
     def choose(self, problem: Problem, target: Target) -> Chosen:
         assert isinstance(target, CpuTarget)
-        rows, vectors = target.tile
+        rows, vectors = best_tile(problem.c_out, target)
         pair_k = 2 if target.bf16_dot and problem.dtype == "bf16" else 1
-        # Fewer channels than the widest tile: one vector is enough.
-        vectors = min(vectors, -(-problem.c_out // target.lanes))
         panel = {"tile_n": vectors * target.lanes, "pair_k": pair_k}
         return Chosen(
             map=Choice("sorted_keys"),
             pairs=Choice("chunk_tap_row", {"chunk_rows": CHUNK_ROWS}),
             weights=Choice("row_panels", panel),
-            gemm=Choice(self.name, {"chunk_rows": CHUNK_ROWS, "tile_m": rows, **panel}),
+            gemm=Choice(
+                self.name, {"chunk_rows": CHUNK_ROWS, "tile_m": rows, **panel, "unroll_k": UNROLL_K}
+            ),
         )
+
+
+def best_tile(c_out: int, target: CpuTarget) -> tuple[int, int]:
+    """(rows, vectors) of the register tile with the fewest cycles a row and k step, padded columns included.
+
+    A core starts two multiply-adds and two loads in a cycle: a tile takes as long as the more frequent of them.
+    """
+
+    def halves_of_a_cycle(tile: tuple[int, int]) -> float:
+        rows, vectors = tile
+        panels = -(-c_out // (vectors * target.lanes))
+        return panels * max(rows * vectors, rows + vectors) / rows
+
+    return min(target.tiles, key=halves_of_a_cycle)

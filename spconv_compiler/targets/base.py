@@ -89,7 +89,7 @@ class CpuTarget(Target):
         lanes: f32 elements of the widest vector register.
         fma: fused multiply-add in one instruction.
         bf16_dot: bf16 pairs multiplied and accumulated in f32 in one instruction.
-        tile: (rows, vectors) of f32 accumulators the register file holds beside its operands.
+        tiles: (rows, vectors) of f32 accumulators that the register file holds beside their operands, best first.
     """
 
     llvm_cpu: str
@@ -98,4 +98,4 @@ class CpuTarget(Target):
     lanes: int
     fma: bool
     bf16_dot: bool
-    tile: tuple[int, int]
+    tiles: tuple[tuple[int, int], ...]

@@ -1,7 +1,8 @@
 """x86-64 processors, by the micro-architecture levels of the x86-64 psABI, plus AVX-512 BF16.
 
 Register tiles follow from the register files: 16 registers hold 6×2 accumulators, two vectors of B and a
-broadcast of A; 32 registers hold 12×2 likewise.
+broadcast of A; 32 registers hold 6×4 or 12×2 likewise. Eight accumulators at least: a multiply-add takes four
+cycles and two start in each.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ _PATH = ("spconv", "stages", "loops", "cpu")
 _DTYPES = ("f32", "bf16", "f16")
 _V3 = ("avx2", "fma", "f16c", "bmi2")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512dq", "avx512vl")
+
+_TILES_16 = ((6, 2), (4, 3), (3, 4), (8, 1))
+_TILES_32 = ((6, 4), (12, 2), (8, 3), (12, 1))
 
 # Best first: `cpu` is the first whose flags the host has.
 LEVELS = (
@@ -25,7 +29,7 @@ LEVELS = (
         lanes=16,
         fma=True,
         bf16_dot=True,
-        tile=(12, 2),
+        tiles=_TILES_32,
     ),
     CpuTarget(
         name="x86-64-v4",
@@ -37,7 +41,7 @@ LEVELS = (
         lanes=16,
         fma=True,
         bf16_dot=False,
-        tile=(12, 2),
+        tiles=_TILES_32,
     ),
     CpuTarget(
         name="x86-64-v3",
@@ -49,6 +53,6 @@ LEVELS = (
         lanes=8,
         fma=True,
         bf16_dot=False,
-        tile=(6, 2),
+        tiles=_TILES_16,
     ),
 )

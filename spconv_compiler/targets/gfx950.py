@@ -12,7 +12,7 @@ from spconv_compiler.targets.base import GpuTarget, MmaShape
 GFX950 = GpuTarget(
     name="gfx950",
     path=("spconv", "stages", "gpu", "rocdl"),
-    dtypes=("bf16",),
+    dtypes=("bf16", "f16", "f32"),
     chip="gfx950",
     wave=64,
     lds_bytes=163_840,
@@ -20,6 +20,10 @@ GFX950 = GpuTarget(
     compute_units=256,
     waves_per_unit=32,
     buffer_limit_bytes=2**32 - 1,
-    mma=(MmaShape(16, 16, 32, "bf16", "rocdl.mfma.f32.16x16x32.bf16", passes=4),),
+    mma=(
+        MmaShape(16, 16, 32, "bf16", "rocdl.mfma.f32.16x16x32.bf16", passes=4),
+        MmaShape(16, 16, 32, "f16", "rocdl.mfma.f32.16x16x32.f16", passes=4),
+        MmaShape(16, 16, 4, "f32", "rocdl.mfma.f32.16x16x4f32", passes=8),
+    ),
     atomics=(("fadd", "f32"), ("add", "i32"), ("umin", "i32")),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import io
 import json
 import os
 import sys
@@ -29,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser().parse_args(argv)
     except SystemExit as stop:  # argparse has printed its message
         return stop.code if isinstance(stop.code, int) else 2
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without "→" gets "?"
     try:
         cache = _open(arguments.dir)
         if arguments.command == "list":
@@ -139,13 +142,12 @@ def _find(entries: list[Entry], prefix: str) -> Entry:
 
 def _row(entry: Entry) -> tuple[str, ...]:
     kernel = _part(entry, "kernel_size")
-    dtypes = _part(entry, "dtype", "dtypes")
     return (
         entry.key[:_PREFIX],
         "x".join(map(str, kernel)) if isinstance(kernel, list) else str(kernel),
         f"{_part(entry, 'c_in')}→{_part(entry, 'c_out')}",
         str(_part(entry, "key_width")),
-        ",".join(map(str, dtypes)) if isinstance(dtypes, list) else _name(dtypes),
+        _dtypes(entry),
         _name(_part(entry, "target")),
         _name(_part(entry, "schedule")),
         _size(entry.size),
@@ -161,6 +163,13 @@ def _part(entry: Entry, *names: str) -> object:
             if name in place:
                 return place[name]
     return "?"
+
+
+def _dtypes(entry: Entry) -> str:
+    """The type of the features, and that of the result where it is another."""
+    given = _part(entry, "dtype", "dtypes")
+    dtypes = given if isinstance(given, list) else [given, _part(entry, "out_dtype")]
+    return "→".join(dict.fromkeys(str(dtype) for dtype in dtypes if dtype != "?")) or "?"
 
 
 def _name(value: object) -> str:

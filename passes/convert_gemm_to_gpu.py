@@ -1,0 +1,89 @@
+"""Lowers spconv.gemm to a kernel of its schedule, and the rows it adds into to a fill.
+
+Before:
+    %sum = "spconv.gemm"(%pairs, %features, %packed, %init) {schedule = #spconv.schedule<"pairs_m16", {…}>}
+After:
+    %acc = "spconv.alloc"() {name = "sums", size = rows * C_out}
+    "spconv.launch"(%acc, rows) {kernel = @kernels::@fill_rows…, group = "output"}
+    "spconv.launch"(%features, %packed, %in_rows, …, %acc, rows) {kernel = @kernels::@gemm_pairs_m16…}
+
+Needs level stages with schedules and with map, pairs and weights lowered; gives level gpu for this op. Fails on an
+op without a schedule or with one that is not for a GPU, on an epilogue (choose-schedule and fuse-epilogue put none
+here), and on an init that is not a spconv.fill.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from spconv_compiler.dialect import FillOp, GemmOp
+from spconv_compiler.dialect.plan import launch, symbol
+from spconv_compiler.dialect.types import buffer_type, element_type
+from spconv_compiler.passes.base import Pass, defining_op, replace_each
+from spconv_compiler.passes.convert_compact_to_gpu import gemm_tiles
+from spconv_compiler.passes.convert_rows_to_gpu import filled_rows
+from spconv_compiler.passes.gpu.limits import require
+from spconv_compiler.passes.gpu.mma_panels import Panels
+from spconv_compiler.passes.gpu.pairs_m16 import PairsM16Kernel
+from spconv_compiler.passes.gpu.scheduled import gpu_target, parameters
+from spconv_compiler.passes.kernel_builder import bits, f32, i32
+from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, gpu_kernel
+
+from spconv_compiler.bindings import ir
+from spconv_compiler.targets import GpuTarget
+
+
+def rewrite_gemm(
+    op: GemmOp, fill: FillOp, module: ir.Module, target: GpuTarget, values: dict[str, int]
+) -> list[ir.Value]:
+    element = element_type(op.weight.type)
+    mma = target.mma_for(str(element))
+    assert mma is not None
+    panels = Panels.of(op.taps, op.c_in, op.c_out, values)
+    kernel = PairsM16Kernel(
+        panels, (mma.m, mma.n, mma.k), target.wave, k_unroll=values["k_unroll"], waves=values["waves"]
+    )
+    row_bytes = op.c_in * bits(element) // 8
+    require(op, f"bytes of features of {op.c_in} channels", f"rows * {row_bytes}", target.buffer_limit_bytes)
+
+    sums = filled_rows(fill, module, target)
+    in_rows, out_rows, tile_tap, tap_tile = buffers_of(op.pairs)
+    (features,), (packed,) = buffers_of(op.features), buffers_of(op.weight)
+    moved, words = buffer_type(element), buffer_type(i32())
+    symbol_ = gpu_kernel(
+        module,
+        f"gemm_pairs_m16_{element}_t{op.taps}_{op.c_in}x{op.c_out}"
+        f"_n{panels.slice_columns}_u{kernel.k_unroll}_w{kernel.waves}",
+        [moved, moved, words, words, words, words, buffer_type(f32()), i32()],
+        target.wave,
+        kernel,
+    )
+    arguments = [features, packed, in_rows, out_rows, tile_tap, tap_tile, sums, symbol("rows", i32())]
+    grid = [f"{gemm_tiles(op.taps, values['tile_m'])}, {kernel.waves}", str(kernel.slices)]
+    launch(symbol_, arguments, group="output", grid=grid, block=target.wave)
+    return [cast_to_stage([sums], op.operation.results[0].type)]
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertGemmToGpu(Pass):
+    """See the module."""
+
+    target: str = "gfx950"
+    name: ClassVar[str] = "convert-gemm-to-gpu"
+    needs: ClassVar[str] = "stages"
+    gives: ClassVar[str] = "gpu"
+
+    def run(self, module: ir.Module) -> None:
+        target = gpu_target(self, module, self.target)
+
+        def rewrite(op: GemmOp) -> list[ir.Value]:
+            values = parameters(self, op, "pairs_m16")
+            if op.activation != "none":
+                self.fail(op, f'epilogue "{op.activation}" in a schedule that does not own its output rows')
+            fill = defining_op(op.init)
+            if not isinstance(fill, FillOp):
+                self.fail(op, "init is not the result of spconv.fill", "a gemm adds into rows of its own")
+            return rewrite_gemm(op, fill, module, target, values)
+
+        replace_each(module, GemmOp.OPERATION_NAME, rewrite)

@@ -1,0 +1,78 @@
+"""Lowers spconv.gemm to one function that starts, accumulates and finishes every output row.
+
+Before:
+    %out = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"relu">,
+             schedule = #spconv.schedule<"chunk_stationary", {chunk_rows, tile_m, tile_n, pair_k, unroll_k}>}
+After:
+    %rows    = "spconv.alloc"() {name = "rows", size = rows * C_out}
+    %scratch = "spconv.alloc"() {name = "gemm_scratch", size = threads * …}
+    "spconv.launch"(%features, %packed, %bias, %rows, …) {kernel = @kernels::@gemm_chunk_stationary…}
+
+The rows start from the bias of the spconv.fill behind init; convert-rows-to-loops drops that op. Needs level stages
+with schedules and with map, pairs and weights lowered; gives level loops for this op. Fails on an op without a
+schedule or with one that is not for processors, and on an init that is not a spconv.fill.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from spconv_compiler.bindings import ir
+from spconv_compiler.dialect import FillOp, GemmOp
+from spconv_compiler.dialect.plan import alloc, launch, symbol
+from spconv_compiler.dialect.rules import element
+from spconv_compiler.dialect.types import element_type
+from spconv_compiler.passes.base import Pass, defining_op, replace_each
+from spconv_compiler.passes.cpu.chunk_gemm import ChunkGemm
+from spconv_compiler.passes.cpu.functions import Functions, pointer
+from spconv_compiler.passes.cpu.micro_kernel import MicroKernel
+from spconv_compiler.passes.cpu.row_panels import RowPanels
+from spconv_compiler.passes.cpu.scheduled import functions_for, parameters
+from spconv_compiler.passes.kernel_builder import i32, i64
+from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage
+
+
+def rewrite_gemm(op: GemmOp, fill: FillOp, functions: Functions, values: dict[str, int]) -> list[ir.Value]:
+    result = op.operation.results[0]
+    panels = RowPanels(op.taps, op.c_in, op.c_out, values["tile_n"], values["pair_k"])
+    micro = MicroKernel(panels, values["tile_m"], functions.target.lanes, values["unroll_k"])
+    taken, given = element_type(op.weight.type), element(result)
+    biases = [] if fill.bias is None else buffers_of(fill.bias)
+    ending = f"_{op.activation}" if op.activation != "none" else ""
+    name = (
+        f"gemm_chunk_stationary_{taken}_{given}_t{op.taps}_{op.c_in}x{op.c_out}_r{values['chunk_rows']}"
+        f"_m{micro.rows}_n{panels.tile_n}_p{panels.pair_k}_u{micro.unroll_k}{'_bias' if biases else ''}{ending}"
+    )
+    body = ChunkGemm(functions, name, micro, values["chunk_rows"], taken, given, op.activation, bool(biases))
+    out = alloc("rows", given, f"rows * {op.c_out}")
+    scratch = alloc("gemm_scratch", i32(), f"threads * {body.scratch_bytes // 4}")
+    (features,), (packed,) = buffers_of(op.features), buffers_of(op.weight)
+    pairs, chunk_first, tap_first, origin = buffers_of(op.pairs)
+    buffers = [features, packed, *biases, out, pairs, chunk_first, tap_first, origin, scratch]
+    numbers = [symbol("rows", i64()), symbol("threads", i64())]
+    kernel = functions.kernel(name, [pointer()] * len(buffers) + [i64()] * len(numbers), body)
+    launch(kernel, [*buffers, *numbers], group="output")
+    return [cast_to_stage([out], result.type)]
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertGemmToLoops(Pass):
+    """See the module."""
+
+    target: str = "cpu"
+    name: ClassVar[str] = "convert-gemm-to-loops"
+    needs: ClassVar[str] = "stages"
+    gives: ClassVar[str] = "loops"
+
+    def run(self, module: ir.Module) -> None:
+        functions = functions_for(self, module, self.target)
+
+        def rewrite(op: GemmOp) -> list[ir.Value]:
+            values = parameters(self, op, "chunk_stationary")
+            fill = defining_op(op.init)
+            if not isinstance(fill, FillOp):
+                self.fail(op, "init is not the result of spconv.fill", "a gemm adds into rows of its own")
+            return rewrite_gemm(op, fill, functions, values)
+
+        replace_each(module, GemmOp.OPERATION_NAME, rewrite)

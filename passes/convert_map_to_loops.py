@@ -1,0 +1,75 @@
+"""Lowers spconv.map to a function that packs coordinates into keys and sorts them.
+
+Before:
+    %map = "spconv.map"(%coords) {dilation, kernel_size, schedule = #spconv.schedule<"sorted_keys", {}>}
+After:
+    %keys   = "spconv.alloc"() {name = "keys", size = rows + 16}
+    %origin = "spconv.alloc"() {name = "origin", size = rows}
+    %status = "spconv.alloc"() {name = "status", size = 8}
+    "spconv.launch"(%coords, %keys, %origin, …, %status, rows, box) {kernel = @kernels::@sort_keys_k32}
+
+The map is (keys, origin, status); what a kernel size makes of it is up to spconv.compact, which finds the op's
+geometry on the cast that stands for the map. Also adds the functions of passes/cpu/host_functions.py. Needs level
+stages with schedules, gives level loops for this op. Fails on an op without a schedule or with one that is not for
+processors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from spconv_compiler.bindings import ir
+from spconv_compiler.dialect import MapOp
+from spconv_compiler.dialect.plan import alloc, launch, symbol
+from spconv_compiler.passes.base import Pass, replace_each
+from spconv_compiler.passes.cpu.functions import Functions, pointer
+from spconv_compiler.passes.cpu.host_functions import define_host_functions
+from spconv_compiler.passes.cpu.scheduled import functions_for, parameters
+from spconv_compiler.passes.cpu.sorted_keys import KEY_PADDING, STATUS_WORDS, SortedKeys, key_type
+from spconv_compiler.passes.kernel_builder import i32, i64
+from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage
+
+BOX = ("min_z", "min_y", "min_x", "extent_z", "extent_y", "extent_x", "batches")
+# The geometry that a map was built for, on the cast that stands for it.
+GEOMETRY = ("kernel_size", "dilation", "key_width")
+
+
+def rewrite_map(op: MapOp, functions: Functions) -> list[ir.Value]:
+    (coords,) = buffers_of(op.coords)
+    key = key_type(op.key_width)
+    keys, keys_spare = (alloc(name, key, f"rows + {KEY_PADDING}") for name in ("keys", "keys_spare"))
+    origin, origin_spare = (alloc(name, i32(), "rows") for name in ("origin", "origin_spare"))
+    status = alloc("status", i64(), str(STATUS_WORDS))
+    buffers = [coords, keys, origin, keys_spare, origin_spare, status]
+    numbers = [symbol(name, i64()) for name in ("rows", *BOX)]
+    arguments = [pointer()] * len(buffers) + [i64()] * len(numbers)
+    kernel = functions.kernel(f"sort_keys_k{op.key_width}", arguments, SortedKeys(op.key_width))
+    launch(kernel, [*buffers, *numbers], group="pairs")
+
+    result = cast_to_stage([keys, origin, status], op.operation.results[0].type)
+    cast = result.owner
+    for name in ("kernel_size", "dilation"):
+        cast.attributes[name] = op.operation.attributes[name]
+    cast.attributes["key_width"] = ir.IntegerAttr.get(i64(), op.key_width)
+    return [result]
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertMapToLoops(Pass):
+    """See the module."""
+
+    target: str = "cpu"
+    name: ClassVar[str] = "convert-map-to-loops"
+    needs: ClassVar[str] = "stages"
+    gives: ClassVar[str] = "loops"
+
+    def run(self, module: ir.Module) -> None:
+        functions = functions_for(self, module, self.target)
+        define_host_functions(functions)
+
+        def rewrite(op: MapOp) -> list[ir.Value]:
+            parameters(self, op, "sorted_keys")
+            return rewrite_map(op, functions)
+
+        replace_each(module, MapOp.OPERATION_NAME, rewrite)

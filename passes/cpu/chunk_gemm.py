@@ -1,0 +1,268 @@
+"""The gemm of schedule `chunk_stationary`: a worker finishes one chunk of output rows before it takes the next.
+
+The chunk's sums stay in the worker's scratch, panel by panel. For each tap the input rows of its pairs are
+gathered a batch at a time (by address, or converted to f32), and multiplied by all panels of the tap's weights.
+Rows are written once, through the epilogue, to where they were before sorting.
+
+A batch that is no multiple of the tile is filled up with rows whose products go to a row that nobody reads: the
+last address once more, or what was converted before. So a NaN reaches its own neighbours only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from spconv_compiler.bindings import ir
+from spconv_compiler.passes.cpu.chunk_pairs import pair_place, pair_row
+from spconv_compiler.passes.cpu.functions import Functions, pointer
+from spconv_compiler.passes.cpu.memory import (
+    CACHE_LINE,
+    bytes_after,
+    load_pointer,
+    prefetch,
+    rounded,
+    store_slot,
+)
+from spconv_compiler.passes.cpu.micro_kernel import MicroKernel
+from spconv_compiler.passes.cpu.parallel import parallel_for, worth_workers
+from spconv_compiler.passes.cpu.rounding import narrow, widen
+from spconv_compiler.passes.cpu.row_panels import RowPanels
+from spconv_compiler.passes.cpu.rows import activate
+from spconv_compiler.passes.kernel_builder import (
+    V,
+    bits,
+    const,
+    f32,
+    for_,
+    gep,
+    i32,
+    i64,
+    if_,
+    load,
+    store,
+    vec,
+)
+
+# A worker for this many multiply-adds, a few pairs a row assumed: some half a millisecond.
+_GRAIN = 1 << 22
+# Gathered rows of a batch stay in half of a second-level cache while the panels go by.
+_BATCH_BYTES = 96 * 1024
+_LEAST_BLOCKS = 8
+# Keeps converted rows of power-of-two length out of the same cache set.
+_ROW_PADDING = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class ChunkGemm:
+    """Body of the gemm kernel.
+
+    Arguments: features [rows, c_in]; packed weights; bias f32 [c_out] if `bias`; out [rows, c_out]; pairs,
+    chunk_first, tap_first as ChunkPairs wrote them; origin i32 [rows]; scratch [threads, scratch_bytes], aligned
+    to a cache line; rows; threads.
+    """
+
+    functions: Functions
+    name: str
+    micro: MicroKernel
+    chunk_rows: int
+    element: ir.Type
+    out_element: ir.Type
+    activation: str
+    bias: bool
+
+    @property
+    def panels(self) -> RowPanels:
+        return self.micro.panels
+
+    @property
+    def gathers_addresses(self) -> bool:
+        """The micro-kernel reads features where they are; otherwise they are converted first."""
+        return self.panels.pair_k == 2 or bits(self.element) == 32
+
+    @property
+    def copy_floats(self) -> int:
+        """f32 elements from one converted row to the next."""
+        return self.panels.c_in + _ROW_PADDING
+
+    @property
+    def batch(self) -> int:
+        """Pairs gathered at once."""
+        least = _LEAST_BLOCKS * self.micro.rows
+        fitting = _BATCH_BYTES // (self.panels.c_in * 4)
+        return rounded(max(least, min(fitting, self.chunk_rows)), self.micro.rows)
+
+    @property
+    def panel_bytes(self) -> int:
+        """One panel of sums: the chunk's rows and the one that nobody reads."""
+        return (self.chunk_rows + 1) * self.panels.tile_n * 4
+
+    def _parts(self) -> dict[str, int]:
+        """The scratch of a worker: bytes of each part."""
+        return {
+            "sums": self.panels.panels * self.panel_bytes,
+            "bias": self.panels.panels * self.panels.tile_n * 4,
+            "places": self.batch * 4,
+            "inputs": self.batch * (8 if self.gathers_addresses else self.copy_floats * 4),
+        }
+
+    @property
+    def scratch_bytes(self) -> int:
+        return sum(rounded(size) for size in self._parts().values())
+
+    def __call__(self, features: V, packed: V, *rest: V) -> None:
+        bias, rest = (rest[:1], rest[1:]) if self.bias else ((), rest)
+        out, pairs, chunk_first, tap_first, origin, scratch, rows, threads = rest
+        panels = self.panels
+        shared = [features, packed, out, pairs, chunk_first, tap_first, origin, scratch, rows, *bias]
+        chunks = (rows + (self.chunk_rows - 1)) // self.chunk_rows
+        workers = worth_workers(threads, rows * (panels.c_in * panels.c_out * min(panels.taps, 6)), _GRAIN)
+        parallel_for(self.functions, self.name, chunks, workers.min(chunks.max(1)), shared, self._chunk)
+
+    def _chunk(
+        self,
+        chunk: V,
+        worker: V,
+        features: V,
+        packed: V,
+        out: V,
+        pairs: V,
+        chunk_first: V,
+        tap_first: V,
+        origin: V,
+        scratch: V,
+        rows: V,
+        *bias: V,
+    ) -> None:
+        part = self._scratch(scratch, worker)
+        start = chunk * self.chunk_rows
+        size = (rows - start).min(self.chunk_rows)
+        self._start_rows(part, size, *bias)
+        mine = gep(pairs, load(chunk_first, i64(), chunk), i64())
+        taps = gep(tap_first, chunk * (self.panels.taps + 1), i32())
+        count = load(taps, i32(), self.panels.taps).to(i64())
+        with for_(0, const(self.panels.taps, i64()), 1, unroll=False) as tap:
+            first, end = (load(taps, i32(), tap.iv + after).to(i64()) for after in (0, 1))
+            weights = gep(packed, tap.iv * (self.panels.panels * self.panels.panel_elements), self._packed)
+            with for_(first, end, self.batch, unroll=False) as batch:
+                here = gep(mine, batch.iv, i64())
+                size_here = (end - batch.iv).min(self.batch)
+                blocks = (size_here + (self.micro.rows - 1)) // self.micro.rows
+                self._gather(features, here, size_here, blocks, part)
+                # The pairs after this batch are the next one's, of this tap or the next.
+                later = gep(here, size_here, i64()), count - batch.iv - size_here
+                self._multiply(weights, blocks, part, features, later)
+        self._finish_rows(part, size, gep(origin, start, i32()), out)
+
+    @property
+    def _packed(self) -> ir.Type:
+        return self.panels.packed_element(self.element)
+
+    def _scratch(self, scratch: V, worker: V) -> dict[str, V]:
+        """The addresses of a worker's parts."""
+        here = bytes_after(scratch, worker * self.scratch_bytes)
+        parts = {}
+        for name, size in self._parts().items():
+            parts[name] = here
+            here = bytes_after(here, rounded(size))
+        return parts
+
+    def _start_rows(self, part: dict[str, V], size: V, *bias: V) -> None:
+        """Sets the sums of `size` rows to the bias, or to zero."""
+        panels, lanes = self.panels, self.micro.lanes
+        with for_(0, const(panels.panels * panels.tile_n, i64()), unroll=False) as loop:
+            store(const(0.0, f32()), part["bias"], loop.iv)
+        for given in bias:
+            with for_(0, const(panels.c_out, i64()), unroll=False) as loop:
+                store(load(given, f32(), loop.iv), part["bias"], loop.iv)
+        with for_(0, const(panels.panels, i64()), 1, unroll=False) as panel:
+            source = gep(part["bias"], panel.iv * panels.tile_n, f32())
+            registers = [load(source, vec(lanes, f32()), vector * lanes) for vector in range(self.micro.vectors)]
+            target = bytes_after(part["sums"], panel.iv * self.panel_bytes)
+            with for_(0, size, 1, unroll=False) as row:
+                for vector, register in enumerate(registers):
+                    store(register, gep(target, row.iv * panels.tile_n, f32()), vector * lanes)
+
+    def _gather(self, features: V, pairs: V, size: V, blocks: V, part: dict[str, V]) -> None:
+        """Notes output places and input rows of a batch, and fills its last block up."""
+        with for_(0, size, 1, unroll=False) as loop:
+            pair = load(pairs, i64(), loop.iv)
+            store(pair_place(pair).to(i32()), part["places"], loop.iv)
+            row = gep(features, pair_row(pair) * self.panels.c_in, self.element)
+            if self.gathers_addresses:
+                store_slot(row, part["inputs"], loop.iv)
+            else:
+                self._convert(row, gep(part["inputs"], loop.iv * self.copy_floats, f32()))
+        with for_(size, blocks * self.micro.rows, 1, unroll=False) as loop:
+            store(const(self.chunk_rows, i32()), part["places"], loop.iv)
+            if self.gathers_addresses:
+                store_slot(load_pointer(part["inputs"], size - 1), part["inputs"], loop.iv)
+
+    def _convert(self, source: V, target: V) -> None:
+        """Writes one row as f32."""
+        c_in, lanes = self.panels.c_in, self.micro.lanes
+        whole = c_in // lanes * lanes
+        if whole:
+            with for_(0, const(whole, i64()), lanes, unroll=False) as k:
+                store(widen(load(source, vec(lanes, self.element), k.iv)), target, k.iv)
+        for k in range(whole, c_in):
+            store(widen(load(source, self.element, k)), target, k)
+
+    def _multiply(self, weights: V, blocks: V, part: dict[str, V], features: V, later: tuple[V, V]) -> None:
+        """Adds the batch's products into the sums."""
+        panels, rows = self.panels, self.micro.rows
+        with for_(0, const(panels.panels, i64()), 1, unroll=False) as panel:
+            weight = gep(weights, panel.iv * panels.panel_elements, self._packed)
+            sums = bytes_after(part["sums"], panel.iv * self.panel_bytes)
+            with for_(0, blocks, 1, unroll=False) as block:
+                first = block.iv * rows
+                self._prefetch(features, later, first, panel.iv)
+                places = gep(part["places"], first, i32())
+                targets = [
+                    gep(sums, load(places, i32(), row).to(i64()) * panels.tile_n, f32()) for row in range(rows)
+                ]
+                self.micro(self._inputs(part["inputs"], first), weight, targets)
+
+    def _inputs(self, inputs: V, first: V) -> list[V]:
+        if self.gathers_addresses:
+            here = gep(inputs, first, pointer())
+            return [load_pointer(here, row) for row in range(self.micro.rows)]
+        here = gep(inputs, first * self.copy_floats, f32())
+        return [gep(here, row * self.copy_floats, f32()) for row in range(self.micro.rows)]
+
+    def _prefetch(self, features: V, later: tuple[V, V], first: V, panel: V) -> None:
+        """Asks for this panel's share of the rows that the same block of the next batch will read."""
+        pairs, count = later
+        row_bytes = self.panels.c_in * bits(self.element) // 8
+        share = -(-(-(-row_bytes // CACHE_LINE)) // self.panels.panels)
+        with if_(first + self.micro.rows <= count):
+            here = gep(pairs, first, i64())
+            for row in range(self.micro.rows):
+                source = pair_row(load(here, i64(), row)) * row_bytes + panel * (share * CACHE_LINE)
+                address = bytes_after(features, source)
+                for line in range(share):
+                    prefetch(bytes_after(address, line * CACHE_LINE))
+
+    def _finish_rows(self, part: dict[str, V], size: V, origin: V, out: V) -> None:
+        """Writes `size` rows through the epilogue to the rows that they were before sorting."""
+        panels = self.panels
+        whole, rest = divmod(panels.c_out, panels.tile_n)
+        with for_(0, size, 1, unroll=False) as row:
+            target = gep(out, load(origin, i32(), row.iv).to(i64()) * panels.c_out, self.out_element)
+            source = gep(part["sums"], row.iv * panels.tile_n, f32())
+            if whole:
+                with for_(0, const(whole, i64()), 1, unroll=False) as panel:
+                    there = gep(target, panel.iv * panels.tile_n, self.out_element)
+                    self._finish(bytes_after(source, panel.iv * self.panel_bytes), there, panels.tile_n)
+            if rest:
+                there = gep(target, whole * panels.tile_n, self.out_element)
+                self._finish(bytes_after(source, whole * self.panel_bytes), there, rest)
+
+    def _finish(self, source: V, target: V, columns: int) -> None:
+        lanes = self.micro.lanes
+        whole = columns // lanes * lanes
+        for column in range(0, whole, lanes):
+            value = load(source, vec(lanes, f32()), column)
+            store(narrow(activate(value, self.activation), self.out_element), target, column)
+        for column in range(whole, columns):
+            value = load(source, f32(), column)
+            store(narrow(activate(value, self.activation), self.out_element), target, column)

@@ -1,0 +1,221 @@
+"""Lowers buffer access in kernels: i32 indices to buffer instructions, i64 indices to global ones.
+
+Before:
+    gpu.func @k(%in: !spconv.buffer<bf16>, %n: i32) kernel {
+      %v = "spconv.tile_load"(%in, %index) : (!spconv.buffer<bf16>, i32) -> vector<8xbf16>
+After:
+    gpu.func @k(%in: !llvm.ptr<1> {llvm.noalias, llvm.readonly, …}, %n: i32) kernel {
+      %r = rocdl.make.buffer.rsrc %in, … : <1> to <8>
+      %v = rocdl.raw.ptr.buffer.load %r, %vector_offset, %scalar_offset, 0 : vector<8xbf16>
+
+An i32 index promises a byte offset below 2^32; the part of it that all lanes share goes to the scalar offset. A
+scalar read at an index that all lanes share, from a buffer that the kernel only reads, becomes a plain load, which
+the code generator turns into a scalar load. tile_bound becomes the resource's size. The buffers of a launch do not
+overlap and start at multiples of 16 bytes.
+
+Needs level gpu, leaves the tile ops for matrices to lower-mma-to-mfma. Fails on a bounded buffer that is reached by
+an i64 index: global instructions check no bounds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from spconv_compiler.dialect import TileAtomicOp, TileBoundOp, TileLoadOp, TileStoreOp
+from spconv_compiler.dialect.types import element_type, is_buffer
+from spconv_compiler.passes.base import Pass, ops_named, walk
+from spconv_compiler.passes.gpu.address import Split
+from spconv_compiler.passes.gpu.lanes import times
+from spconv_compiler.passes.gpu.scheduled import gpu_target
+from spconv_compiler.passes.gpu.uniform import Uniform
+from spconv_compiler.passes.kernel_builder import V, bits, const, gep, i32, i64
+
+from spconv_compiler.bindings import ir, llvm, rocdl
+
+# Word 3 of a raw buffer resource on CDNA: data format 32, bounds checked on the byte offset.
+_RESOURCE_FLAGS = 0x27000
+_BUFFER_ATOMICS = {"fadd": "rocdl.raw.ptr.buffer.atomic.fadd", "umin": "rocdl.raw.ptr.buffer.atomic.umin"}
+_ATOMICRMW = {"fadd": llvm.AtomicBinOp.fadd, "umin": llvm.AtomicBinOp.umin, "add": llvm.AtomicBinOp.add}
+# Without these three the code generator emits a compare-and-swap loop for a float atomic.
+_NATIVE_FLOAT_ATOMIC = ("no_fine_grained_memory", "no_remote_memory", "ignore_denormal_mode")
+_ALIGNMENT = 16
+
+
+def _bytes(type_: ir.Type) -> int:
+    lanes = ir.VectorType(type_).shape[0] if isinstance(type_, ir.VectorType) else 1
+    return lanes * bits(type_) // 8
+
+
+class _Kernel:
+    """The lowering of one gpu.func."""
+
+    def __init__(self, pass_: LowerMemoryToBuffer, function: ir.OpView, reach: int) -> None:
+        self.fail, self.reach = pass_.fail, reach
+        self.function, self.entry = function, function.operation.regions[0].blocks[0]
+        self.uniform = Uniform()
+        self.elements = {arg: element_type(arg.type) for arg in self.entry.arguments if is_buffer(arg.type)}
+        self.written: set[ir.Value] = set()
+        self.read: set[ir.Value] = set()
+        self.resources: dict[ir.Value, V] = {}
+
+    def run(self) -> None:
+        memory_ops = [
+            op
+            for op in walk(self.function.operation)
+            if isinstance(op, (TileBoundOp, TileLoadOp, TileStoreOp, TileAtomicOp))
+        ]
+        for op in memory_ops:
+            self._note(op)
+        self._change_signature()
+        for op in memory_ops:
+            with ir.InsertionPoint(op), op.operation.location:
+                if isinstance(op, TileBoundOp):
+                    self._bound(op)
+                elif isinstance(op, TileLoadOp):
+                    self._load(op)
+                elif isinstance(op, TileStoreOp):
+                    self._store(op)
+                else:
+                    self._atomic(op)
+        # A bound is erased last: its uses are the ops above.
+        for op in reversed(memory_ops):
+            op.operation.erase()
+
+    def _note(self, op: ir.OpView) -> None:
+        """Records which arguments are read and written."""
+        if isinstance(op, TileLoadOp):
+            self.read.add(self._argument(op.operation.operands[0]))
+        elif not isinstance(op, TileBoundOp):
+            self.written.add(self._argument(op.operation.operands[1]))
+            if isinstance(op, TileAtomicOp):
+                self.read.add(self._argument(op.operation.operands[1]))
+
+    def _argument(self, buffer: ir.Value) -> ir.Value:
+        """The kernel argument behind a buffer value."""
+        while not isinstance(buffer.owner, ir.Block):
+            buffer = buffer.owner.operation.operands[0]
+        return buffer
+
+    def _change_signature(self) -> None:
+        attributes = []
+        for argument in self.entry.arguments:
+            attributes.append(ir.DictAttr.get(self._pointer_facts(argument)))
+            if argument in self.elements:
+                argument.set_type(ir.Type.parse("!llvm.ptr<1>"))
+        count = int(ir.IntegerAttr(self.function.operation.attributes["workgroup_attributions"]).value)
+        types = [argument.type for argument in self.entry.arguments]
+        types = types[: len(types) - count]
+        operation = self.function.operation
+        operation.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(types, []))
+        operation.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes[: len(types)])
+
+    def _pointer_facts(self, argument: ir.Value) -> dict[str, ir.Attribute]:
+        if argument not in self.elements:
+            return {}
+        facts: dict[str, ir.Attribute] = {
+            f"llvm.{name}": ir.UnitAttr.get() for name in ("noalias", "noundef", "nonnull")
+        }
+        facts["llvm.align"] = ir.IntegerAttr.get(i64(), _ALIGNMENT)
+        if argument not in self.written:
+            facts["llvm.readonly"] = ir.UnitAttr.get()
+        elif argument not in self.read:
+            facts["llvm.writeonly"] = ir.UnitAttr.get()
+        return facts
+
+    def _resource(self, pointer: V, size: V) -> V:
+        flags, stride = const(_RESOURCE_FLAGS, i32()), const(0, ir.IntegerType.get_signless(16))
+        type_ = ir.Type.parse("!llvm.ptr<8>")
+        return V(rocdl.make_buffer_rsrc(type_, pointer.value, stride.value, size.value, flags.value))
+
+    def _bound(self, op: TileBoundOp) -> None:
+        buffer, elements = op.operation.operands
+        argument = self._argument(buffer)
+        size = times(V(elements), _bytes(self.elements[argument]))
+        self.resources[op.operation.results[0]] = self._resource(V(argument), size)
+
+    def _resource_of(self, buffer: ir.Value) -> V:
+        """The resource of a bounded buffer, or the one that reaches as far as offsets do, made at the top."""
+        if buffer not in self.resources:
+            with ir.InsertionPoint.at_block_begin(self.entry), self.function.operation.location:
+                self.resources[buffer] = self._resource(V(buffer), const(self.reach, i64()))
+        return self.resources[buffer]
+
+    def _offsets(self, buffer: ir.Value, index: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Byte offsets (vector, scalar). Only the vector one is checked, so a bounded buffer has no other."""
+        size = _bytes(self.elements[self._argument(buffer)])
+        if isinstance(buffer.owner, ir.Block):
+            vector, scalar = Split.of(index, self.uniform).offsets(size)
+        else:
+            vector, scalar = times(V(index), size), const(0, i32())
+        return vector.value, scalar.value
+
+    def _pointer(self, op: ir.OpView, buffer: ir.Value, index: ir.Value) -> V:
+        """The global address of an element."""
+        if not isinstance(buffer.owner, ir.Block):
+            self.fail(op, "a bounded buffer is reached by global addresses", "supported: an i32 index")
+        return gep(V(buffer), V(index).to(i64()), self.elements[buffer])
+
+    def _load(self, op: TileLoadOp) -> None:
+        buffer, index = op.operation.operands
+        result = op.operation.results[0]
+        wide = index.type == i64()
+        shared = (
+            isinstance(buffer.owner, ir.Block)
+            and buffer not in self.written
+            and not isinstance(result.type, ir.VectorType)
+            and index in self.uniform
+        )
+        if wide or shared:
+            alignment = min(_bytes(result.type), _ALIGNMENT)
+            value = llvm.LoadOp(result.type, self._pointer(op, buffer, index).value, alignment=alignment).result
+        else:
+            offsets = self._offsets(buffer, index)
+            value = rocdl.raw_ptr_buffer_load(result.type, self._resource_of(buffer).value, *offsets, aux=_no_policy())
+        if shared:
+            self.uniform.add(value)
+        result.replace_all_uses_with(value)
+
+    def _store(self, op: TileStoreOp) -> None:
+        value, buffer, index = op.operation.operands
+        if index.type == i64():
+            address = self._pointer(op, buffer, index)
+            llvm.StoreOp(value, address.value, alignment=min(_bytes(value.type), _ALIGNMENT))
+        else:
+            offsets = self._offsets(buffer, index)
+            rocdl.raw_ptr_buffer_store(value, self._resource_of(buffer).value, *offsets, aux=_no_policy())
+
+    def _atomic(self, op: TileAtomicOp) -> None:
+        value, buffer, index = op.operation.operands
+        if index.type == i32() and op.kind in _BUFFER_ATOMICS:
+            operands = [value, self._resource_of(buffer).value, *self._offsets(buffer, index)]
+            attributes = {"aux": _no_policy()}
+            ir.Operation.create(_BUFFER_ATOMICS[op.kind], [value.type], operands, attributes)
+            return
+        address = self._pointer(op, buffer, index)
+        made = llvm.AtomicRMWOp(
+            _ATOMICRMW[op.kind], address.value, value, llvm.AtomicOrdering.monotonic, syncscope="agent"
+        )
+        if op.kind == "fadd":
+            for name in _NATIVE_FLOAT_ATOMIC:
+                made.operation.attributes[f"rocdl.{name}"] = ir.UnitAttr.get()
+
+
+def _no_policy() -> ir.Attribute:
+    """The cache policy operand of a buffer instruction: none."""
+    return ir.IntegerAttr.get(i32(), 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class LowerMemoryToBuffer(Pass):
+    """See the module."""
+
+    target: str = "gfx950"
+    name: ClassVar[str] = "lower-memory-to-buffer"
+    needs: ClassVar[str] = "gpu"
+    gives: ClassVar[str] = "rocdl"
+
+    def run(self, module: ir.Module) -> None:
+        target = gpu_target(self, module, self.target)
+        for function in ops_named(module, "gpu.func"):
+            _Kernel(self, function, target.buffer_limit_bytes).run()

@@ -1,0 +1,1 @@
+"""Measurements of this compiler on this machine, beside other implementations. See tools/bench.py."""

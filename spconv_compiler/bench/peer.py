@@ -1,0 +1,94 @@
+"""spconv 2.3.8's CPU wheel as a contestant: the same convolution, the same memory, the same threads."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+from spconv_compiler.errors import InputError
+
+INSTALL = "pip install spconv==2.3.8"
+
+
+class SpconvPeer:
+    """One submanifold convolution of spconv, ready to run on CPU tensors.
+
+    Args:
+        weight: torch f32 [C_out, kz, ky, kx, C_in]; spconv's layout is this package's.
+        spatial_shape: (z, y, x), which spconv needs.
+    """
+
+    def __init__(self, weight: Any, spatial_shape: tuple[int, ...]) -> None:
+        self._spconv, self._torch = load_spconv(), importlib.import_module("torch")
+        c_out, *kernel, c_in = weight.shape
+        self._shape = list(spatial_shape)
+        self._conv = self._spconv.SubMConv3d(c_in, c_out, kernel, bias=False, indice_key="shared").eval()
+        with self._torch.no_grad():
+            self._conv.weight.copy_(weight)
+        self._maps: dict[str, Any] = {}
+
+    def built(self, coords: Any, features: Any) -> Any:
+        """Convolves with a new map; [N, C_out]."""
+        return self._run(coords, features, {}).features
+
+    def cached(self, coords: Any, features: Any) -> Any:
+        """Convolves with the map of an earlier `cached` call."""
+        out = self._run(coords, features, self._maps)
+        self._maps = out.indice_dict
+        return out.features
+
+    def _run(self, coords: Any, features: Any, maps: dict[str, Any]) -> Any:
+        with self._torch.no_grad():
+            sparse = self._spconv.SparseConvTensor(features, coords, self._shape, 1)
+            sparse.indice_dict = maps
+            return self._conv(sparse)
+
+
+def load_spconv() -> Any:
+    """The module spconv.pytorch.
+
+    Raises:
+        InputError: it is not installed or does not load.
+    """
+    muted = logging.root.manager.disable
+    try:
+        # It uses parts of torch that warn of their age, which says nothing about a measurement.
+        logging.disable(logging.WARNING)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module("spconv.pytorch")
+    except Exception as error:  # its import runs code that fails in many ways beside another numpy or torch
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise InputError(
+            f"--peer spconv: spconv cannot be imported ({reason}); install its CPU wheel: {INSTALL}"
+        ) from None
+    finally:
+        logging.disable(muted)
+
+
+def set_threads(threads: int) -> dict[str, int]:
+    """Sets the threads of torch and of every OpenMP runtime loaded; returns what each says afterwards.
+
+    spconv brings an OpenMP runtime of its own, which torch.set_num_threads does not reach.
+    """
+    torch = importlib.import_module("torch")
+    torch.set_num_threads(threads)
+    found = {"torch": int(torch.get_num_threads())}
+    for path in _openmp_runtimes():
+        library = ctypes.CDLL(str(path))
+        library.omp_set_num_threads(threads)
+        found[f"{path.parent.name}/{path.name}"] = int(library.omp_get_max_threads())
+    return found
+
+
+def _openmp_runtimes() -> list[Path]:
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return []
+    files = {Path(line.split(maxsplit=5)[5]) for line in lines if len(line.split(maxsplit=5)) == 6}
+    return sorted(path for path in files if path.name.startswith(("libgomp", "libomp", "libiomp")))

@@ -1,0 +1,125 @@
+"""spconv-bench: measures this compiler's kernels on this machine and writes the figures as JSON.
+
+    spconv-bench cpu                   all frames and widths
+    spconv-bench cpu --peer spconv     beside spconv's CPU wheel, in the same run
+    spconv-bench cpu --quick           a minute instead of several
+
+Exit codes: 0 done, 1 failed or a result is wrong, 2 usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spconv_compiler import env
+from spconv_compiler.errors import InputError
+from spconv_compiler.tools.console import (
+    FAILURE,
+    USAGE,
+    check_writable,
+    guarded,
+    positive,
+    print_table,
+    progress_bar,
+    write_whole,
+)
+
+if TYPE_CHECKING:
+    from spconv_compiler.bench.cpu import Settings
+
+_CHANNELS, _QUICK_CHANNELS = (16, 64, 128, 256), (16, 64)
+_RUNS, _QUICK_RUNS = 7, 3
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (default: the program's) and returns the exit code."""
+    try:
+        arguments = _parser().parse_args(argv)
+    except SystemExit as stop:  # argparse has printed its message
+        return stop.code if isinstance(stop.code, int) else USAGE
+    return guarded("spconv-bench", lambda: _cpu(arguments))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="spconv-bench", description="Measures kernels on this machine.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="cpu")
+    cpu = commands.add_parser("cpu", help="submanifold 3x3x3 convolutions on this host's cores")
+    cpu.add_argument("--peer", choices=("spconv",), help="measure spconv's CPU wheel in the same rounds")
+    cpu.add_argument("--frames", nargs="+", metavar="NAME", help="voxel sets (default: the real ones where present)")
+    cpu.add_argument("--channels", nargs="+", type=positive, metavar="C", help=f"widths (default: {_CHANNELS})")
+    cpu.add_argument("--dtypes", nargs="+", choices=("f32", "bf16", "f16"), default=["f32", "bf16"], metavar="DTYPE")
+    cpu.add_argument("--runs", type=positive, help=f"rounds behind each median (default: {_RUNS})")
+    cpu.add_argument(
+        "--threads", type=positive, help="of every contestant (default: SPCONV_NUM_THREADS, then all cores)"
+    )
+    cpu.add_argument("--quick", action="store_true", help=f"C = 16 and 64, first and last frame, {_QUICK_RUNS} rounds")
+    cpu.add_argument("--shuffle", action="store_true", help="voxels in random order instead of sorted")
+    cpu.add_argument("--no-processes", action="store_true", help="leave out import, compilation and memory")
+    cpu.add_argument("--data", type=Path, metavar="DIR", help="point clouds (default: shared/data beside the checkout)")
+    cpu.add_argument(
+        "--out", type=Path, default=Path("spconv-bench-cpu.json"), metavar="FILE.json", help="default: %(default)s"
+    )
+    return parser
+
+
+def _cpu(arguments: argparse.Namespace) -> int:
+    out = check_writable(arguments.out)
+    settings = _settings(arguments)
+    if importlib.util.find_spec("torch") is None:
+        raise InputError("spconv-bench needs torch, which is not installed; install spconv_compiler[torch]")
+    from spconv_compiler.bench.cpu import measure
+
+    with progress_bar(len(settings.frames) * len(settings.channels) + 1) as step:
+        result = measure(settings, step)
+    text = json.dumps(result, indent=1).encode()
+    write_whole(out, lambda file: file.write(text))
+    _print(result)
+    print(f"results → {out}")
+    return 0 if all(row["check"]["ok"] for row in result["rows"]) else FAILURE
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    from spconv_compiler.bench import frames
+    from spconv_compiler.bench.cpu import Settings
+
+    data = arguments.data or frames.default_data()
+    names = tuple(arguments.frames or frames.default_names(data))
+    unknown = [name for name in names if name not in frames.NAMES]
+    if unknown:
+        raise InputError(f"unknown frame {unknown[0]!r}; accepted: {', '.join(frames.NAMES)}")
+    if arguments.quick and not arguments.frames:
+        names = (names[0], names[-1])
+    return Settings(
+        frames=names,
+        channels=tuple(arguments.channels or (_QUICK_CHANNELS if arguments.quick else _CHANNELS)),
+        dtypes=tuple(dict.fromkeys(arguments.dtypes)),
+        runs=arguments.runs or (_QUICK_RUNS if arguments.quick else _RUNS),
+        threads=arguments.threads or env.NUM_THREADS.get(),
+        data=data,
+        shuffle=arguments.shuffle,
+        peer=arguments.peer is not None,
+        processes=not arguments.no_processes,
+    )
+
+
+def _print(result: dict[str, Any]) -> None:
+    from spconv_compiler.bench import report
+
+    host = result["machine"]
+    print(f"{host['cpu']}, {host['level']}, {host['threads']} of {host['cores']} cores, {host['memory_mb']:,} MB")
+    print(", ".join(f"{name} {version}" for name, version in result["versions"].items() if version) + "\n")
+    columns, cells = report.row_table(result["rows"])
+    print_table(columns, cells)
+    print("\ntimes in ms, medians; first: compile, map, pack, convolve; built, cached: the kernel map\n")
+    for line in report.notes(result):
+        print(line)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
