@@ -23,9 +23,12 @@ GROUPS = ("pairs", "weights", "output")
 
 def _size_rules(what: str, attribute: ir.Attribute, *, least: bool = False) -> Iterable[str]:
     """A count over the symbols; with `least`, several of which the smallest holds."""
-    map_ = ir.AffineMapAttr(attribute).value if isinstance(attribute, ir.AffineMapAttr) else None
-    fits = map_ is not None and map_.n_dims == 0 and map_.n_symbols == len(SIZE_SYMBOLS)
-    if not fits or len(map_.results) == 0 or (len(map_.results) > 1 and not least):
+    fits = False
+    if isinstance(attribute, ir.AffineMapAttr):
+        map_ = ir.AffineMapAttr(attribute).value
+        counts_fit = len(map_.results) >= 1 if least else len(map_.results) == 1
+        fits = map_.n_dims == 0 and map_.n_symbols == len(SIZE_SYMBOLS) and counts_fit
+    if not fits:
         counts = "count, …, of which the least holds" if least else "count"
         yield f"{what} is {attribute}; accepted: affine_map<()[{', '.join(SIZE_SYMBOLS)}] -> ({counts})>"
 

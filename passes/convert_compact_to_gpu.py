@@ -9,8 +9,8 @@ After:
     "spconv.launch"(%table, …, %in, %out, %tile_tap, rows) {kernel = @kernels::@write_pairs…}
 
 The pairs are carried as the buffers in_rows, out_rows, tile_tap, tap_tile (passes/gpu/tap_tile_row.py). Needs level
-stages with schedules and the map lowered, gives level gpu for this op. Fails on an op without a schedule or with
-one that is not for a GPU.
+stages with schedules and the map lowered, gives level gpu for this op. Fails on an op without a schedule, with
+one that is not for a GPU, or with tiles that one workgroup cannot pad.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+from spconv_compiler.bindings import ir
 from spconv_compiler.dialect import CompactOp
 from spconv_compiler.dialect.plan import alloc, launch, symbol
 from spconv_compiler.dialect.types import buffer_type
@@ -29,8 +30,6 @@ from spconv_compiler.passes.gpu.limits import require
 from spconv_compiler.passes.gpu.scheduled import gpu_target, parameters
 from spconv_compiler.passes.kernel_builder import i32
 from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, gpu_kernel
-
-from spconv_compiler.bindings import ir
 from spconv_compiler.targets import GpuTarget
 
 _TILES = f"rows ceildiv {TILE_ROWS}"
@@ -98,7 +97,9 @@ class ConvertCompactToGpu(Pass):
         target = gpu_target(self, module, self.target)
 
         def rewrite(op: CompactOp) -> list[ir.Value]:
-            tile_m = parameters(self, op, "tap_tile_row")["tile_m"]
+            tile_m = parameters(self, op, "tap_tile_row", "tile_m")["tile_m"]
+            if tile_m > tap_tile_row.CHUNK:
+                self.fail(op, f"gemm tiles of {tile_m} pairs", f"padding reaches {tap_tile_row.CHUNK} pairs at most")
             return rewrite_compact(op, module, target, tile_m)
 
         replace_each(module, CompactOp.OPERATION_NAME, rewrite)

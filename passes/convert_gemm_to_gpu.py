@@ -8,17 +8,20 @@ After:
     "spconv.launch"(%features, %packed, %in_rows, …, %acc, rows) {kernel = @kernels::@gemm_pairs_m16…}
 
 Needs level stages with schedules and with map, pairs and weights lowered; gives level gpu for this op. Fails on an
-op without a schedule or with one that is not for a GPU, on an epilogue (choose-schedule and fuse-epilogue put none
-here), and on an init that is not a spconv.fill.
+op without a schedule, with one that is not for a GPU or whose parameters do not fit the matrix instruction, on pairs
+or weights laid out for other parameters, on an epilogue (fuse-epilogue puts none here), and on an init that is not a
+spconv.fill.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import ClassVar
 
-from spconv_compiler.dialect import FillOp, GemmOp
-from spconv_compiler.dialect.plan import launch, symbol
+from spconv_compiler.bindings import ir
+from spconv_compiler.dialect import AllocOp, FillOp, GemmOp
+from spconv_compiler.dialect.plan import launch, size_map, symbol
 from spconv_compiler.dialect.types import buffer_type, element_type
 from spconv_compiler.passes.base import Pass, defining_op, replace_each
 from spconv_compiler.passes.convert_compact_to_gpu import gemm_tiles
@@ -29,17 +32,26 @@ from spconv_compiler.passes.gpu.pairs_m16 import PairsM16Kernel
 from spconv_compiler.passes.gpu.scheduled import gpu_target, parameters
 from spconv_compiler.passes.kernel_builder import bits, f32, i32
 from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, gpu_kernel
+from spconv_compiler.targets import GpuTarget, MmaShape
 
-from spconv_compiler.bindings import ir
-from spconv_compiler.targets import GpuTarget
+
+def misfits(mma: MmaShape, target: GpuTarget, values: Mapping[str, int]) -> list[str]:
+    """What is wrong with the parameters of a schedule for this matrix instruction."""
+    held, _ = mma.lane_elements(target.wave)
+    rules = {
+        f"tile_m is the instruction's {mma.m}": values["tile_m"] == mma.m,
+        f"mma_n is the instruction's {mma.n}": values["mma_n"] == mma.n,
+        "tile_n is a multiple of mma_n": values["tile_n"] % values["mma_n"] == 0,
+        f"chunk_k is a multiple of the {held} that a lane holds": values["chunk_k"] % held == 0,
+        f"tile_k is {target.wave // mma.m} chunk_k": values["tile_k"] == values["chunk_k"] * (target.wave // mma.m),
+    }
+    return [rule for rule, kept in rules.items() if not kept]
 
 
 def rewrite_gemm(
-    op: GemmOp, fill: FillOp, module: ir.Module, target: GpuTarget, values: dict[str, int]
+    op: GemmOp, fill: FillOp, mma: MmaShape, module: ir.Module, target: GpuTarget, values: dict[str, int]
 ) -> list[ir.Value]:
     element = element_type(op.weight.type)
-    mma = target.mma_for(str(element))
-    assert mma is not None
     panels = Panels.of(op.taps, op.c_in, op.c_out, values)
     kernel = PairsM16Kernel(
         panels, (mma.m, mma.n, mma.k), target.wave, k_unroll=values["k_unroll"], waves=values["waves"]
@@ -53,8 +65,7 @@ def rewrite_gemm(
     moved, words = buffer_type(element), buffer_type(i32())
     symbol_ = gpu_kernel(
         module,
-        f"gemm_pairs_m16_{element}_t{op.taps}_{op.c_in}x{op.c_out}"
-        f"_n{panels.slice_columns}_u{kernel.k_unroll}_w{kernel.waves}",
+        f"gemm_pairs_m16_{element}_t{op.taps}_{op.c_in}x{op.c_out}_{panels.name}_u{kernel.k_unroll}_w{kernel.waves}",
         [moved, moved, words, words, words, words, buffer_type(f32()), i32()],
         target.wave,
         kernel,
@@ -78,12 +89,26 @@ class ConvertGemmToGpu(Pass):
         target = gpu_target(self, module, self.target)
 
         def rewrite(op: GemmOp) -> list[ir.Value]:
-            values = parameters(self, op, "pairs_m16")
+            values = parameters(self, op, "pairs_m16", "tile_m", *Panels.PARAMETERS, "k_unroll", "waves")
+            mma = target.mma_for(str(element_type(op.weight.type)))
+            # Every dtype that the dialect has is one of the target's.
+            assert mma is not None
+            for rule in misfits(mma, target, values):
+                self.fail(op, f"the parameters of the schedule do not fit: {values}", rule)
             if op.activation != "none":
                 self.fail(op, f'epilogue "{op.activation}" in a schedule that does not own its output rows')
             fill = defining_op(op.init)
             if not isinstance(fill, FillOp):
                 self.fail(op, "init is not the result of spconv.fill", "a gemm adds into rows of its own")
-            return rewrite_gemm(op, fill, module, target, values)
+            self._expect_size(op, buffers_of(op.weight)[0], str(Panels.of(op.taps, op.c_in, op.c_out, values).elements))
+            self._expect_size(op, buffers_of(op.pairs)[2], gemm_tiles(op.taps, values["tile_m"]))
+            return rewrite_gemm(op, fill, mma, module, target, values)
 
         replace_each(module, GemmOp.OPERATION_NAME, rewrite)
+
+    def _expect_size(self, op: GemmOp, buffer: ir.Value, size: str) -> None:
+        """Checks that weights or pairs were laid out for the gemm's own parameters: their sizes tell."""
+        made = defining_op(buffer)
+        if isinstance(made, AllocOp) and made.attribute("size") != size_map(size):
+            name = ir.StringAttr(made.attribute("name")).value
+            self.fail(op, f"{name} was laid out for another schedule", f"expected {size} elements")

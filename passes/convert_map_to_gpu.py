@@ -9,8 +9,9 @@ After:
     "spconv.launch"(%coords, %grid, rows, box)        {kernel = @kernels::@scatter_rows…}
     "spconv.launch"(%coords, %grid, %table, rows, box) {kernel = @kernels::@lookup…}
 
-Needs level stages with schedules, gives level gpu for this op. Fails on an op without a schedule or with one
-that is not for a GPU. passes/gpu/dense_grid.py has the bodies and the table's layout.
+Needs level stages with schedules, gives level gpu for this op. Fails on an op without a schedule, with one that is
+not for a GPU, or with a block that the target does not take. passes/gpu/dense_grid.py has the bodies and the table's
+layout.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+from spconv_compiler.bindings import ir
 from spconv_compiler.dialect import MapOp
 from spconv_compiler.dialect.plan import alloc, launch, symbol
 from spconv_compiler.dialect.types import buffer_type
@@ -28,8 +30,6 @@ from spconv_compiler.passes.gpu.limits import require
 from spconv_compiler.passes.gpu.scheduled import gpu_target, parameters
 from spconv_compiler.passes.kernel_builder import i32
 from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, gpu_kernel
-
-from spconv_compiler.bindings import ir
 from spconv_compiler.targets import GpuTarget
 
 
@@ -46,17 +46,17 @@ def rewrite_map(op: MapOp, module: ir.Module, target: GpuTarget, lanes: int) -> 
 
     halo = [size // 2 * step for size, step in zip(op.kernel_size, op.dilation, strict=True)]
     words = buffer_type(i32())
-    fill = gpu_kernel(module, f"fill_grid_k{width}", [words, key], lanes, dense_grid.fill_grid(width, lanes))
+    fill = gpu_kernel(module, f"fill_grid_k{width}_b{lanes}", [words, key], lanes, dense_grid.fill_grid(width, lanes))
     scatter = gpu_kernel(
         module,
-        f"scatter_rows_k{width}_h{_name(halo)}",
+        f"scatter_rows_k{width}_h{_name(halo)}_b{lanes}",
         [words, words, i32(), *box_types(width)],
         lanes,
         dense_grid.scatter_rows(halo, lanes),
     )
     lookup = gpu_kernel(
         module,
-        f"lookup_k{width}_{_name(op.kernel_size)}_d{_name(op.dilation)}",
+        f"lookup_k{width}_{_name(op.kernel_size)}_d{_name(op.dilation)}_b{lanes}",
         [words, words, words, i32(), *box_types(width)],
         lanes,
         dense_grid.lookup(op.kernel_size, op.dilation, lanes),
@@ -88,7 +88,10 @@ class ConvertMapToGpu(Pass):
         target = gpu_target(self, module, self.target)
 
         def rewrite(op: MapOp) -> list[ir.Value]:
-            lanes = parameters(self, op, "dense_grid")["block"]
+            lanes = parameters(self, op, "dense_grid", "block")["block"]
+            if lanes % target.wave or lanes > target.max_workgroup:
+                limits = f"{target.name} takes whole waves of {target.wave}, at most {target.max_workgroup} lanes"
+                self.fail(op, f"a block of {lanes} lanes", limits)
             return rewrite_map(op, module, target, lanes)
 
         replace_each(module, MapOp.OPERATION_NAME, rewrite)

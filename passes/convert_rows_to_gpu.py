@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+from spconv_compiler.bindings import ir
 from spconv_compiler.dialect import ApplyEpilogueOp, FillOp
 from spconv_compiler.dialect.plan import alloc, launch, symbol
 from spconv_compiler.dialect.rules import channels, element
@@ -26,8 +27,6 @@ from spconv_compiler.passes.gpu.limits import require
 from spconv_compiler.passes.gpu.scheduled import gpu_target
 from spconv_compiler.passes.kernel_builder import bits, f32, i32
 from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, gpu_kernel
-
-from spconv_compiler.bindings import ir
 from spconv_compiler.targets import GpuTarget
 
 _LANES = 256

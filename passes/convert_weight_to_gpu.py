@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+from spconv_compiler.bindings import ir
 from spconv_compiler.dialect import PackWeightOp
 from spconv_compiler.dialect.plan import alloc, launch
 from spconv_compiler.dialect.types import buffer_type, element_type
@@ -22,8 +23,6 @@ from spconv_compiler.passes.base import Pass, replace_each
 from spconv_compiler.passes.gpu.mma_panels import Panels, pack_weight
 from spconv_compiler.passes.gpu.scheduled import gpu_target, parameters
 from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, gpu_kernel
-
-from spconv_compiler.bindings import ir
 
 _LANES = 256
 
@@ -33,7 +32,7 @@ def rewrite_pack(op: PackWeightOp, module: ir.Module, values: dict[str, int]) ->
     element = element_type(op.operation.results[0].type)
     panels = Panels.of(op.taps, op.c_in, op.c_out, values)
     buffer = buffer_type(element)
-    name = f"pack_weight_{element}_t{op.taps}_{op.c_in}x{op.c_out}_n{panels.slice_columns}"
+    name = f"pack_weight_{element}_t{op.taps}_{op.c_in}x{op.c_out}_{panels.name}"
     packed = alloc("packed", element, str(panels.elements))
     pack = gpu_kernel(module, name, [buffer, buffer], _LANES, pack_weight(panels, _LANES))
     blocks = -(-panels.elements // panels.run // _LANES)
@@ -54,6 +53,6 @@ class ConvertWeightToGpu(Pass):
         gpu_target(self, module, self.target)
 
         def rewrite(op: PackWeightOp) -> list[ir.Value]:
-            return rewrite_pack(op, module, parameters(self, op, "mma_panels"))
+            return rewrite_pack(op, module, parameters(self, op, "mma_panels", *Panels.PARAMETERS))
 
         replace_each(module, PackWeightOp.OPERATION_NAME, rewrite)

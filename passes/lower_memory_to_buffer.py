@@ -22,6 +22,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+from spconv_compiler.bindings import ir, llvm, rocdl
 from spconv_compiler.dialect import TileAtomicOp, TileBoundOp, TileLoadOp, TileStoreOp
 from spconv_compiler.dialect.types import element_type, is_buffer
 from spconv_compiler.passes.base import Pass, ops_named, walk
@@ -30,8 +31,6 @@ from spconv_compiler.passes.gpu.lanes import times
 from spconv_compiler.passes.gpu.scheduled import gpu_target
 from spconv_compiler.passes.gpu.uniform import Uniform
 from spconv_compiler.passes.kernel_builder import V, bits, const, gep, i32, i64
-
-from spconv_compiler.bindings import ir, llvm, rocdl
 
 # Word 3 of a raw buffer resource on CDNA: data format 32, bounds checked on the byte offset.
 _RESOURCE_FLAGS = 0x27000
@@ -103,12 +102,12 @@ class _Kernel:
             attributes.append(ir.DictAttr.get(self._pointer_facts(argument)))
             if argument in self.elements:
                 argument.set_type(ir.Type.parse("!llvm.ptr<1>"))
-        count = int(ir.IntegerAttr(self.function.operation.attributes["workgroup_attributions"]).value)
-        types = [argument.type for argument in self.entry.arguments]
-        types = types[: len(types) - count]
         operation = self.function.operation
+        # Behind the arguments the entry block has the workgroup's memory, which is no part of the signature.
+        count = len(ir.FunctionType(ir.TypeAttr(operation.attributes["function_type"]).value).inputs)
+        types = [argument.type for argument in list(self.entry.arguments)[:count]]
         operation.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(types, []))
-        operation.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes[: len(types)])
+        operation.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes[:count])
 
     def _pointer_facts(self, argument: ir.Value) -> dict[str, ir.Attribute]:
         if argument not in self.elements:

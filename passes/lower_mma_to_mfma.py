@@ -17,12 +17,11 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+from spconv_compiler.bindings import ir, rocdl, vector
 from spconv_compiler.dialect import TileMmaOp
 from spconv_compiler.passes.base import Pass, replace_each
 from spconv_compiler.passes.gpu.scheduled import gpu_target
 from spconv_compiler.passes.kernel_builder import i32
-
-from spconv_compiler.bindings import ir, rocdl, vector
 from spconv_compiler.targets import GpuTarget
 
 

@@ -97,9 +97,8 @@ def subm_conv3d(
             triple(dilation, "dilation"),
             bias is not None,
             activation,
-            target,
+            env.TARGET.get() if target is None else target,
             schedule,
-            (env.TARGET.text(), env.DUMP_DIR.text(), env.PRINT_AFTER.text()),
         )
     )
     biases = None if bias is None else _check_bias(bias, kernel.options.c_out)
@@ -125,11 +124,7 @@ def _kernel(options: CompileOptions) -> ConvKernel:
 
 
 class _Request(NamedTuple):
-    """What a call asks of the compiler; equal requests are served by one kernel.
-
-    `settings` are the variables that the compiler reads: the last two ask it to show its work, which it does even
-    for a kernel that it knows.
-    """
+    """What a call asks of the compiler; equal requests are served by one kernel."""
 
     weight_shape: tuple[int, ...]
     layout: str
@@ -140,9 +135,8 @@ class _Request(NamedTuple):
     dilation: tuple[int, int, int]
     bias: bool
     activation: str
-    target: str | None
+    target: str
     schedule: str
-    settings: tuple[str, str, str]
 
 
 def _find_kernel(request: _Request) -> ConvKernel:

@@ -123,7 +123,8 @@ def register_dialect(class_: type[ir.Dialect]) -> type[ir.Dialect]:
     # disk) for every attribute and type until it finds one.
     name = f"flydsl._mlir.dialects.{class_.DIALECT_NAMESPACE}"
     sys.modules.setdefault(name, types.ModuleType(name))
-    return _cext.register_dialect(class_)  # type: ignore[no-any-return]
+    registered: type[ir.Dialect] = _cext.register_dialect(class_)
+    return registered
 
 
 def load_irdl(module: ir.Module) -> None:

@@ -51,14 +51,16 @@ def _kernels(module: ir.Module) -> tuple[ir.Module, list[str]]:
     """The kernels as a module of their own, and the names of those that are exported."""
     for op in module.body.operations:
         if op.operation.name == "builtin.module":
-            text = op.operation.get_asm(print_generic_op_form=True, enable_debug_info=False)
-            made = ir.Module.parse(text, module.context)
-            return made, [name for name in map(_exported, made.body.operations) if name]
+            made = ir.Module.create(op.operation.location)
+            with ir.InsertionPoint(made.body):
+                copies = [function.operation.clone() for function in op.regions[0].blocks[0].operations]
+            return made, [name for name in map(_exported, copies) if name]
     raise CodegenError(f"the module has no kernels: it holds no nested module @{KERNELS}")
 
 
-def _exported(function: ir.OpView) -> str | None:
-    attributes = function.operation.attributes
-    if len(function.operation.regions[0].blocks) == 0 or "internal" in str(attributes["linkage"]):
+def _exported(function: ir.Operation) -> str | None:
+    """The function's name, if it has a body and others may call it."""
+    attributes = function.attributes
+    if len(function.regions[0].blocks) == 0 or "internal" in str(attributes["linkage"]):
         return None
     return str(ir.StringAttr(attributes["sym_name"]).value)

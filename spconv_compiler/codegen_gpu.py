@@ -135,7 +135,7 @@ def _check(name: str, kernel: GpuKernel, target: GpuTarget) -> None:
         )
     if kernel.scratch_bytes or kernel.vgpr_spills:
         raise CodegenError(
-            f"kernel {name} spills {kernel.vgpr_spills} vector registers to {kernel.scratch_bytes} bytes of scratch",
+            f"kernel {name} needs {kernel.scratch_bytes} bytes of scratch and spills {kernel.vgpr_spills} registers",
             notes=("a schedule with smaller tiles needs fewer registers",),
         )
     hidden = sorted({argument.kind for argument in kernel.arguments} - set(_ARGUMENT_KINDS))

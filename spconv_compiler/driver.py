@@ -79,7 +79,7 @@ class ConvKernel:
             )
         symbols = {**box.symbols(*geometry), "rows": rows, "threads": thread_count()}
         self.artifact.plan.check(symbols)
-        kept = self._plan.run("pairs", {"coords": coords.pointer}, symbols)
+        kept = self._plan.run("pairs", {**symbols, "coords": coords.pointer})
         status = kept.pop("status").array()
         if status[0]:
             first, second = int(status[1]), int(status[2])
@@ -91,7 +91,8 @@ class ConvKernel:
 
     def pack(self, weight: Array) -> dict[str, CpuBuffer]:
         """Packed weights from the native layout."""
-        return self._plan.run("weights", {"weight": weight.pointer}, {"rows": 0, "cells": 0, "threads": thread_count()})
+        values = {"rows": 0, "cells": 0, "threads": thread_count(), "weight": weight.pointer}
+        return self._plan.run("weights", values)
 
     def run(
         self,
@@ -102,11 +103,10 @@ class ConvKernel:
         bias: Array | None = None,
     ) -> None:
         """Convolves features [N, C_in] into the memory at address `out`, [N, C_out] of out_dtype."""
-        pointers = {"features": features.pointer, "out": out}
+        values = {**map_.symbols, "threads": thread_count(), "features": features.pointer, "out": out}
         if bias is not None:
-            pointers["bias"] = bias.pointer
-        symbols = {**map_.symbols, "threads": thread_count()}
-        self._plan.run("output", pointers, symbols, {**map_.buffers, **packed})
+            values["bias"] = bias.pointer
+        self._plan.run("output", values, {**map_.buffers, **packed})
 
 
 def thread_count() -> int:

@@ -8,7 +8,6 @@ go to JSON and back: `["ceildiv", ["mul", "rows", 27], 16]`.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -250,9 +249,11 @@ def _expr_of_map(attribute: Any) -> Expr:
     from spconv_compiler.bindings import ir
     from spconv_compiler.dialect.plan import SIZE_SYMBOLS
 
-    first, *others = (_expr(result, SIZE_SYMBOLS) for result in ir.AffineMapAttr(attribute).value.results)
+    least, *others = (_expr(result, SIZE_SYMBOLS) for result in ir.AffineMapAttr(attribute).value.results)
     # A grid with several results means the least of them.
-    return functools.reduce(lambda least, other: ["min", least, other], others, first)
+    for other in others:
+        least = ["min", least, other]
+    return least
 
 
 def _expr(expr: Any, symbols: tuple[str, ...]) -> Expr:
@@ -261,7 +262,7 @@ def _expr(expr: Any, symbols: tuple[str, ...]) -> Expr:
     if isinstance(expr, ir.AffineConstantExpr):
         return int(expr.value)
     if isinstance(expr, ir.AffineSymbolExpr):
-        return symbols[expr.position]
+        return symbols[int(expr.position)]
     operators = {
         "add": ir.AffineAddExpr,
         "mul": ir.AffineMulExpr,

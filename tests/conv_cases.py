@@ -49,8 +49,8 @@ class Case:
 
         kind = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[self.dtype]
         bias = None if self.bias is None else torch.from_numpy(self.bias)
-        values = (torch.from_numpy(value).to(kind) for value in (self.features, self.weight))
-        return (torch.from_numpy(self.coords), *values, bias)
+        values = (torch.from_numpy(np.ascontiguousarray(value)).to(kind) for value in (self.features, self.weight))
+        return (torch.from_numpy(np.ascontiguousarray(self.coords)), *values, bias)
 
     def run(self) -> Any:
         return sc.subm_conv3d(*self.tensors(), **self.options)

@@ -128,8 +128,8 @@ def _compared(tree: ast.Module) -> Iterable[ast.Constant]:
             parts = [node.left, *node.comparators]
         elif isinstance(node, ast.MatchValue):
             parts = [node.value]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("startswith", "endswith"):
-            parts = list(node.args)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            parts = list(node.args) if node.func.attr in ("startswith", "endswith", "find", "count") else []
         for part in parts:
             for item in ast.walk(part):
                 if isinstance(item, ast.Constant) and re.match(r"(gfx|sm_|x86)\w*", str(item.value)):
@@ -138,12 +138,10 @@ def _compared(tree: ast.Module) -> Iterable[ast.Constant]:
 
 @pytest.mark.parametrize("path", list(_texts()), ids=_name)
 def test_text(path: pathlib.Path) -> None:
-    """No reminders, and no path of somebody's machine: absolute paths are those that every machine has."""
+    """No reminders to oneself, and no path of somebody's machine."""
     text = path.read_text(encoding="utf-8")
     assert re.findall(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b", text) == []
-    known = ("/bin", "/dev", "/etc", "/opt/rocm", "/proc", "/sys", "/tmp", "/usr", "/nowhere", "/nonexistent", "/path/to")
-    paths = re.findall(r"""(?<=["'\s(=`])(/[a-z][\w.-]*/[\w./-]*)""", text)
-    assert [found for found in paths if not found.startswith(known)] == []
+    assert re.findall(r"(?<![\w.])/(?:home|root|Users|mnt|srv|work|tmp|opt(?!/rocm))/[\w./-]+", text) == []
     assert text == "" or text.endswith("\n"), "the last line has no end"
     assert "\r" not in text and "\t" not in text
 
@@ -165,12 +163,12 @@ def _messages(path: pathlib.Path) -> Iterable[tuple[int, str]]:
             yield node.lineno, max(literals, key=len)
 
 
-MESSAGES = [
-    (folder, path, line, literal)
+MESSAGES = {
+    f"{_name(path)}:{line}": literal
     for folder in ("dialect", "passes")
     for path in sorted((REPO / folder).rglob("*.py"))
     for line, literal in _messages(path)
-]
+}
 
 
 @functools.cache
@@ -180,14 +178,17 @@ def _expected(folder: str) -> str:
     return "\n".join(line for text in texts for line in re.findall(r"//.*(?:expected-error|error:).*", text))
 
 
-@pytest.mark.parametrize(("folder", "path", "line", "literal"), MESSAGES, ids=lambda value: str(value)[-40:])
-def test_message_is_tested(folder: str, path: pathlib.Path, line: int, literal: str) -> None:
-    assert literal in _expected(folder), f"{_name(path)}:{line}: no lit test in lit_tests/{folder} expects it"
+@pytest.mark.parametrize("place", MESSAGES)
+def test_message_is_tested(place: str) -> None:
+    folder = place.partition("/")[0]
+    if MESSAGES[place] not in _expected(folder):
+        pytest.fail(f"{place}: no test in lit_tests/{folder} expects the message {MESSAGES[place]!r}", pytrace=False)
 
 
 def test_every_op_has_lit_tests() -> None:
     """Round trip in dialect/*-ops.mlir, a broken rule in dialect/*-invalid.mlir."""
-    ops = re.findall(r"irdl\.operation @(\w+)", "".join(path.read_text() for path in (REPO / "dialect").glob("*.irdl.mlir")))
+    irdl = "".join(path.read_text(encoding="utf-8") for path in (REPO / "dialect").glob("*.irdl.mlir"))
+    ops = re.findall(r"irdl\.operation @(\w+)", irdl)
     assert ops
     for kind in ("ops", "invalid"):
         files = (REPO / "lit_tests" / "dialect").glob(f"*-{kind}.mlir")

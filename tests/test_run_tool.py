@@ -307,7 +307,7 @@ def test_a_narrow_terminal_loses_no_digit() -> None:
         os.close(follower)
         shown = _read_all(leader)
     assert process.returncode == 0
-    assert "compiling" in shown and "\x1b" in shown
+    assert "0/4" in shown and "\x1b" in shown
     table = shown[shown.index("layer") :]
     assert "Traceback" not in shown and "…" not in table
     voxels = voxelize(points()[:, :3], points(), 0.5)
@@ -330,14 +330,14 @@ def _read_all(leader: int) -> str:
     return b"".join(parts).decode(errors="replace")
 
 
-def test_a_reader_that_goes_away_is_no_traceback() -> None:
+def test_a_reader_that_goes_away_does_not_lose_the_features() -> None:
     started = command(str(scan()), "--voxel-size", "0.5", *FAST)
     with subprocess.Popen(**started, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b""
-    assert process.returncode == 1
+    assert process.returncode == 0
     assert Path("scan-features.npz").is_file()
 
 

@@ -13,7 +13,7 @@ import math
 
 from spconv_compiler.bindings import ir, llvm
 from spconv_compiler.passes.cpu.functions import Functions, call_intrinsic
-from spconv_compiler.passes.cpu.memory import atomic_add, stack_array
+from spconv_compiler.passes.cpu.memory import CACHE_LINE, atomic_add, stack_array
 from spconv_compiler.passes.cpu.parallel import parallel_for, worth_workers
 from spconv_compiler.passes.cpu.sorted_keys import PAIRS, key_type
 from spconv_compiler.passes.kernel_builder import (
@@ -71,9 +71,14 @@ class ChunkPairs:
         return math.prod(self.kernel_size)
 
     @property
+    def stride(self) -> int:
+        """Words from one tap's pairs in scratch to the next's: no power of two, which would share cache sets."""
+        return self.chunk_rows + CACHE_LINE // 8
+
+    @property
     def scratch_words(self) -> int:
-        """A worker's scratch: pairs [taps, chunk_rows] and counts [taps], i64."""
-        return self.taps * (self.chunk_rows + 1)
+        """A worker's scratch: pairs [taps, stride] and counts [taps], i64."""
+        return self.taps * (self.stride + 1)
 
     @property
     def key(self) -> ir.Type:
@@ -127,7 +132,7 @@ class ChunkPairs:
         capacity: V,
     ) -> None:
         found = gep(scratch, worker * self.scratch_words, i64())
-        counts = gep(found, self.taps * self.chunk_rows, i64())
+        counts = gep(found, self.taps * self.stride, i64())
         start = chunk * self.chunk_rows
         size = (rows - start).min(self.chunk_rows)
         self._search(keys, rows, start, size, (extent_y * extent_x, extent_x), found, counts)
@@ -142,7 +147,7 @@ class ChunkPairs:
         first = atomic_add(total, count)
         store(first, chunk_first, chunk)
         with if_(first + count <= capacity), for_(0, taps, 1, unroll=False) as tap:
-            source = gep(found, tap.iv * self.chunk_rows, i64())
+            source = gep(found, tap.iv * self.stride, i64())
             target = gep(pairs, first + load(starts, i32(), tap.iv).to(i64()), i64())
             with for_(0, load(counts, i64(), tap.iv), unroll=False) as loop:
                 pair = load(source, i64(), loop.iv)
@@ -152,7 +157,7 @@ class ChunkPairs:
     def _search(
         self, keys: V, rows: V, start: V, size: V, strides: tuple[V, V], found: V, counts: V
     ) -> None:
-        """Finds the chunk's pairs, as places in the sorted keys, into found [taps, chunk_rows] and counts."""
+        """Finds the chunk's pairs, as places in the sorted keys, into found [taps, stride] and counts."""
         kz, ky, kx = self.kernel_size
         # Several lines side by side: their searches do not wait for each other.
         group = ky if ky * (kx + 1) <= _LIVE_VALUES else 1
@@ -162,14 +167,14 @@ class ChunkPairs:
             offsets = [self._line_offset(line, strides).to(self.key) for line in lines]
             first_key = load(mine, self.key)
             places = [self._lower_bound(keys, rows, first_key + offset) for offset in offsets]
-            target = gep(found, lines[0] * (kx * self.chunk_rows), i64())
+            target = gep(found, lines[0] * (kx * self.stride), i64())
             init = places + [const(0, i64())] * (group * kx)
             with for_(0, size, 1, init, unroll=False) as loop:
                 key, tag = load(mine, self.key, loop.iv), loop.iv << ROW_BITS
                 moved, written = [], []
                 for line, offset in enumerate(offsets):
                     before = loop.args[group + line * kx : group + (line + 1) * kx]
-                    into = gep(target, line * kx * self.chunk_rows, i64())
+                    into = gep(target, line * kx * self.stride, i64())
                     place, after = self._search_line(keys, loop.args[line], key + offset, tag, into, before)
                     moved.append(place)
                     written.extend(after)
@@ -195,7 +200,7 @@ class ChunkPairs:
         here, after = place, []
         for tap in range(kx):
             hit = load(keys, self.key, here).eq(wanted + tap * dx).to(i64())
-            store(here | tag, gep(target, tap * self.chunk_rows, i64()), counts[tap])
+            store(here | tag, gep(target, tap * self.stride, i64()), counts[tap])
             after.append(counts[tap] + hit)
             if tap + 1 < kx:
                 here = here + hit if dx == 1 else self._advance(keys, here, wanted + (tap + 1) * dx)

@@ -48,9 +48,9 @@ def _fingerprint(memory: V, size: V) -> V:
     whole, *others = loop.results
     for state in others:
         whole = _mix(whole, state)
-    total = size
-    for lane in range(_WORDS):
-        total = _fold(total, whole.lane(lane).to(i64()))
+    halves, total = whole.bitcast(vec(_WORDS // 2, i64())), size
+    for lane in range(_WORDS // 2):
+        total = _fold(total, halves.lane(lane))
     with for_(strides * _STRIDE, size, 1, [total], unroll=False) as rest:
         byte = load(memory, i8(), rest.iv).to(i64())
         rest.yields(_fold(rest.args[0], byte))

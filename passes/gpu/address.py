@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from spconv_compiler.bindings import ir
 from spconv_compiler.passes.base import defining_op
 from spconv_compiler.passes.gpu.lanes import plus, times
 from spconv_compiler.passes.gpu.uniform import Uniform
 from spconv_compiler.passes.kernel_builder import V, const, i32
-
-from spconv_compiler.bindings import ir
 
 # An instruction holds 12 bits of offset.
 _IMMEDIATE = 4096

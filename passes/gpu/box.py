@@ -10,11 +10,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from spconv_compiler.bindings import ir
 from spconv_compiler.dialect.plan import symbol
 from spconv_compiler.passes.gpu.lanes import load, times
 from spconv_compiler.passes.kernel_builder import V, i32, i64, like
-
-from spconv_compiler.bindings import ir
 
 NAMES = ("min_z", "min_y", "min_x", "extent_z", "extent_y", "extent_x", "batches")
 

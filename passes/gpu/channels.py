@@ -10,11 +10,10 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from spconv_compiler.bindings import ir
 from spconv_compiler.dialect.types import element_type
 from spconv_compiler.passes.gpu.lanes import bounded, concatenate, load, plus
 from spconv_compiler.passes.kernel_builder import V, const, scalar, vec
-
-from spconv_compiler.bindings import ir
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +44,7 @@ class Channels:
 
     def full(self, start: V, offset: V | int) -> V:
         """vector<run x T> from element start + offset on, all of it inside the row."""
-        pieces = [
-            load(self.buffer, plus(start, offset, at), self.piece) for at in range(0, self.run, self.piece)
-        ]
+        pieces = [load(self.buffer, plus(start, offset, at), self.piece) for at in range(0, self.run, self.piece)]
         return concatenate(pieces)
 
     def edge(self, start: V, channel: V, offset: int, limit: V | None = None) -> V:
@@ -55,9 +52,7 @@ class Channels:
 
         Channels at or beyond `count`, or beyond `limit` (i32, at most count) if given, are zero.
         """
-        return concatenate(
-            [self._piece(start, channel, offset + at, limit) for at in range(0, self.run, self.piece)]
-        )
+        return concatenate([self._piece(start, channel, offset + at, limit) for at in range(0, self.run, self.piece)])
 
     def _piece(self, start: V, channel: V, offset: int, limit: V | None) -> V:
         if offset >= self.count:

@@ -93,9 +93,7 @@ def lookup(kernel_size: Sequence[int], dilation: Sequence[int], lanes: int) -> C
     return body
 
 
-def _neighbours(
-    box: Box, grid: V, key: V, part: V, kernel_size: Sequence[int], dilation: Sequence[int]
-) -> list[V]:
+def _neighbours(box: Box, grid: V, key: V, part: V, kernel_size: Sequence[int], dilation: Sequence[int]) -> list[V]:
     """Loads of batch `part` of the taps, one line along x after the other: a line's offsets are immediates."""
     axes = batch_axes(kernel_size)
     first: list[V | int] = [-(size // 2) * step for size, step in zip(kernel_size, dilation, strict=True)]

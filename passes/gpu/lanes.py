@@ -6,11 +6,10 @@ index into a part per lane, a part per wave and a constant.
 
 from __future__ import annotations
 
+from spconv_compiler.bindings import arith, gpu, ir, math, memref, vector
 from spconv_compiler.dialect import tile
 from spconv_compiler.dialect.types import element_type
 from spconv_compiler.passes.kernel_builder import Operand, V, const, i32, i64, if_, like, unwrap, vec
-
-from spconv_compiler.bindings import arith, gpu, ir, math, memref, vector
 
 _WORKGROUP = "#gpu.address_space<workgroup>"
 

@@ -7,11 +7,10 @@ The demands stand on the plan's function as
 
 from __future__ import annotations
 
+from spconv_compiler.bindings import ir
 from spconv_compiler.dialect.plan import size_map
 from spconv_compiler.passes.base import enclosing_function
 from spconv_compiler.passes.kernel_builder import i64
-
-from spconv_compiler.bindings import ir
 
 ATTRIBUTE = "spconv.requires"
 

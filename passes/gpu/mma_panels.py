@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 from spconv_compiler.passes.gpu.channels import Channels
 from spconv_compiler.passes.gpu.lanes import block, plus, store, thread, times
@@ -17,6 +18,8 @@ from spconv_compiler.passes.kernel_builder import V, const, i32, if_
 @dataclasses.dataclass(frozen=True)
 class Panels:
     """Shape of packed weights: `columns` output channels a panel, `run` input channels a lane."""
+
+    PARAMETERS: ClassVar[tuple[str, ...]] = ("tile_n", "mma_n", "tile_k", "chunk_k")
 
     taps: int
     c_in: int
@@ -29,8 +32,12 @@ class Panels:
     @staticmethod
     def of(taps: int, c_in: int, c_out: int, schedule: Mapping[str, int]) -> Panels:
         """The panels that the parameters of a weights or gemm schedule ask for."""
-        names = ("tile_n", "mma_n", "tile_k", "chunk_k")
-        return Panels(taps, c_in, c_out, *(schedule[name] for name in names))
+        return Panels(taps, c_in, c_out, *(schedule[name] for name in Panels.PARAMETERS))
+
+    @property
+    def name(self) -> str:
+        """The parameters, for names of kernels."""
+        return f"n{self.slice_columns}x{self.columns}_k{self.tile_k}x{self.run}"
 
     @property
     def n_tiles(self) -> int:

@@ -70,9 +70,7 @@ class PairsM16Kernel:
             sums = self._multiply(gather, start, channel, weights, times(panel, self.panels.panel), lane)
             self._add(sums, targets, out, lane, part)
 
-    def _multiply(
-        self, gather: Channels, start: V, channel: V, weights: V, panel: V, lane: V
-    ) -> list[V]:
+    def _multiply(self, gather: Channels, start: V, channel: V, weights: V, panel: V, lane: V) -> list[V]:
         """The sums of one tile: for each panel vector<4xf32>, over all of K."""
         tile_k, run = self.panels.tile_k, self.panels.run
         steps, own = self.panels.c_in // tile_k, times(lane, run)
@@ -139,4 +137,3 @@ def _part(operand: V, at: int, lanes: int) -> V:
     if operand.type.shape[0] == lanes:
         return operand
     return concatenate([operand.lane(number) for number in range(at, at + lanes)])
-

@@ -6,10 +6,9 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 
+from spconv_compiler.bindings import ir
 from spconv_compiler.passes.gpu.lanes import block, load, plus, store, thread, times
 from spconv_compiler.passes.kernel_builder import V, const, f32, if_, vec
-
-from spconv_compiler.bindings import ir
 
 
 def width(channels: int) -> int:

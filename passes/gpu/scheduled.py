@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from spconv_compiler.bindings import ir
 from spconv_compiler.dialect.stages import StageOp
 from spconv_compiler.passes.base import Pass
-
-from spconv_compiler.bindings import ir
 from spconv_compiler.targets import GpuTarget, get_target
 
 
@@ -17,11 +16,18 @@ def gpu_target(pass_: Pass, module: ir.Module, name: str) -> GpuTarget:
     return target
 
 
-def parameters(pass_: Pass, op: StageOp, *accepted: str) -> dict[str, int]:
-    """The parameters of the op's schedule; the pass fails when there is none or it is not an accepted one."""
+def parameters(pass_: Pass, op: StageOp, accepted: str, *required: str) -> dict[str, int]:
+    """The parameters of the op's schedule.
+
+    The pass fails when there is no schedule, when it is not the accepted one, and when a required parameter is
+    missing or not positive.
+    """
     if op.schedule is None:
         pass_.fail(op, "the op has no schedule", "run choose-schedule first")
     name, values = op.schedule
-    if name not in accepted:
-        pass_.fail(op, f'schedule "{name}" is not one for a GPU', f"accepted here: {', '.join(accepted)}")
+    if name != accepted:
+        pass_.fail(op, f'schedule "{name}" is not one for a GPU', f'accepted here: "{accepted}"')
+    bad = [key for key in required if values.get(key, 0) < 1]
+    if bad:
+        pass_.fail(op, f'schedule "{name}" lacks a positive {", ".join(bad)}', f"it takes {', '.join(required)}")
     return values

@@ -70,11 +70,14 @@ def count_tiles(taps: int, wave: int) -> Callable[..., None]:
 
 
 def scan_totals(taps: int, tile_m: int, wave: int, waves: int) -> Callable[..., None]:
-    """Body(chunk, tap_count, tap_tile, rows, shared): one workgroup, a wave per tap, then one wave over the taps."""
+    """Body(chunk, tap_count, tap_tile, rows, shared): one workgroup, a wave per tap, then one wave over the taps.
+
+    Loops stay loops: most run once, and unrolled they would take a third of all compile time.
+    """
 
     def scan_chunks(chunk: V, start: V, chunks: V, lane: V) -> V:
         """Replaces one tap's totals by what comes before them; their sum."""
-        with for_(0, chunks, wave, [const(0, i32())]) as run:
+        with for_(0, chunks, wave, [const(0, i32())], unroll=False) as run:
             at = run.iv + lane
             here = plus(start, at)
             (total,) = if_else(at < chunks, lambda: [load(chunk, here)], lambda: [const(0, i32())])
@@ -85,7 +88,7 @@ def scan_totals(taps: int, tile_m: int, wave: int, waves: int) -> Callable[..., 
         return run.results[0]
 
     def scan_taps(tap_tile: V, shared: V, lane: V) -> None:
-        with for_(0, const(taps, i32()), wave, [const(0, i32())]) as run:
+        with for_(0, const(taps, i32()), wave, [const(0, i32())], unroll=False) as run:
             tap = run.iv + lane
             (count,) = if_else(tap < taps, lambda: [get(shared, tap)], lambda: [const(0, i32())])
             tiles = plus(count, tile_m - 1) // tile_m
@@ -98,7 +101,7 @@ def scan_totals(taps: int, tile_m: int, wave: int, waves: int) -> Callable[..., 
 
     def body(chunk: V, tap_count: V, tap_tile: V, rows: V, shared: V) -> None:
         lane, number, chunks = thread() % wave, thread() // wave, _chunks(rows)
-        with for_(number, const(taps, i32()), waves) as each:
+        with for_(number, const(taps, i32()), waves, unroll=False) as each:
             count = scan_chunks(chunk, times(each.iv, chunks), chunks, lane)
             with if_(lane.eq(0)):
                 store(count, tap_count, each.iv)

@@ -6,9 +6,8 @@ on uniform values, loop variables with uniform bounds, and what the caller adds 
 
 from __future__ import annotations
 
-from spconv_compiler.passes.base import defining_op
-
 from spconv_compiler.bindings import ir
+from spconv_compiler.passes.base import defining_op
 
 _ALWAYS = ("arith.constant", "gpu.block_id", "gpu.block_dim", "gpu.grid_dim")
 _PURE = ("arith.", "math.")

@@ -125,11 +125,11 @@ def _own_convolution() -> Callable[[Any, Any, Any], Any]:
 def _peer_convolution(spatial_shape: list[int], threads: int) -> Callable[[Any, Any, Any], Any]:
     import torch
 
-    from spconv_compiler.bench.peer import SpconvPeer, set_threads
+    from spconv_compiler.bench.peer import SpconvPeer
 
     def convolve(coords: Any, features: Any, weight: Any) -> Any:
-        peer = SpconvPeer(torch.from_numpy(weight), tuple(spatial_shape))
-        set_threads(threads)
+        peer = SpconvPeer(torch.from_numpy(weight), tuple(spatial_shape), threads)
+        peer.prepare()
         return peer.built(torch.from_numpy(coords), torch.from_numpy(features))
 
     return convolve

@@ -24,10 +24,13 @@ from spconv_compiler.bench import child, report
 from spconv_compiler.bench.frames import Frame, load_frame
 from spconv_compiler.bench.machine import machine, versions
 from spconv_compiler.bench.peer import SpconvPeer, load_spconv, set_threads
+from spconv_compiler.bench.report import KINDS
 from spconv_compiler.bench.verify import Judge, relative_difference
 
 # Other runtimes' threads spin for a while after their work; let them go to sleep before the next turn.
 _SETTLE_SECONDS = 0.005
+# spconv with the threads that all have, and with one (see peer.py).
+_PEERS = ("spconv", "spconv_one_thread")
 # Two correct f32 results differ by rounding, some 1e-6 of the largest value.
 _PEER_WRONG = 1e-4
 _MB = 2**20
@@ -58,11 +61,12 @@ class Settings:
 
 @dataclass
 class _Contestant:
-    """An implementation with its inputs: run(coords, features) gives [N, C_out]."""
+    """An implementation with its inputs: built(coords, features) and cached(…) give [N, C_out]."""
 
     built: Callable[[Any, Any], Any]
     cached: Callable[[Any, Any], Any]
     features: Any
+    prepare: Callable[[], object] = lambda: None
     built_ms: list[float] = field(default_factory=list)
     cached_ms: list[float] = field(default_factory=list)
     wrong_runs: int | None = None
@@ -117,24 +121,25 @@ def _measure_width(frame: Frame, channels: int, settings: Settings, scratch: Pat
     weight = rng.standard_normal((channels, 3, 3, 3, channels), dtype=np.float32) / np.float32(channels**0.5)
     coords = torch.from_numpy(frame.coords)
     entries: dict[str, _Contestant] = {}
-    first_ms, folders, weights = {}, {}, {}
+    first_ms, weights = {}, {}
+    cache = scratch / f"{frame.name}-{channels}"
     for dtype in settings.dtypes:
-        folders[dtype] = scratch / f"{frame.name}-{channels}-{dtype}"
         weights[dtype] = _tensor(weight, dtype)
-        entries[dtype] = _own(weights[dtype], _tensor(features, dtype))
-        first_ms[dtype] = _first_call_ms(entries[dtype], coords, folders[dtype])
+        entries[dtype] = _own(weights[dtype], _tensor(features, dtype), settings.threads)
+        first_ms[dtype] = _first_call_ms(entries[dtype], coords, cache)
     if settings.peer:
-        peer = SpconvPeer(torch.from_numpy(weight), frame.spatial_shape)
-        entries["spconv"] = _Contestant(peer.built, peer.cached, torch.from_numpy(features))
-        set_threads(settings.threads)
+        for name, threads in zip(_PEERS, (settings.threads, 1), strict=True):
+            peer = SpconvPeer(torch.from_numpy(weight), frame.spatial_shape, threads)
+            entries[name] = _Contestant(peer.built, peer.cached, torch.from_numpy(features), peer.prepare)
     outs = _take_turns(entries, coords, settings.runs)
+    set_threads(settings.threads)
     rows = []
     for dtype in settings.dtypes:
         judge = Judge(frame.table, entries[dtype].features, weights[dtype], dtype)
         row = _row(frame, channels, dtype, entries, outs, judge)
         row["first_call_ms"] = first_ms[dtype]
         if settings.processes:
-            row.update(_memory(frame, channels, dtype, settings, folders[dtype]))
+            row.update(_memory(frame, channels, dtype, settings, cache))
         rows.append(row)
     return rows
 
@@ -146,15 +151,16 @@ def _tensor(values: np.ndarray[Any, np.dtype[np.float32]], dtype: str) -> Any:
     return torch.from_numpy(given) if isinstance(given, np.ndarray) else given
 
 
-def _own(weight: Any, features: Any) -> _Contestant:
+def _own(weight: Any, features: Any, threads: int) -> _Contestant:
     def run(coords: Any, features: Any) -> Any:
         return subm_conv3d(coords, features, weight, target="cpu")
 
-    return _Contestant(run, run, features)
+    # Threads of torch bound those of this package, and the peer has set them.
+    return _Contestant(run, run, features, lambda: set_threads(threads))
 
 
 def _first_call_ms(entry: _Contestant, coords: Any, folder: Path) -> float:
-    """Compiling with an empty cache, map, packing, convolution; MLIR itself is loaded already."""
+    """Compiling (`folder` has no such kernel), map, packing, convolution; MLIR itself is loaded already."""
     from spconv_compiler import bindings  # noqa: F401
 
     env.CACHE.set("on")
@@ -172,6 +178,7 @@ def _take_turns(entries: dict[str, _Contestant], coords: Any, runs: int) -> dict
         for cached in (False, True):
             for name, entry in entries.items():
                 given = coords if cached else coords.clone()
+                entry.prepare()
                 run, times = (entry.cached, entry.cached_ms) if cached else (entry.built, entry.built_ms)
                 time.sleep(_SETTLE_SECONDS)
                 start = time.perf_counter()
@@ -179,7 +186,7 @@ def _take_turns(entries: dict[str, _Contestant], coords: Any, runs: int) -> dict
                 elapsed = (time.perf_counter() - start) * 1e3
                 if turn:
                     times.append(elapsed)
-                if name == "spconv" and "f32" in outs:
+                if name in _PEERS and "f32" in outs:
                     wrong = relative_difference(out, outs["f32"]) > _PEER_WRONG
                     entry.wrong_runs = (entry.wrong_runs or 0) + wrong
                 outs[name] = out
@@ -190,8 +197,8 @@ def _row(
     frame: Frame, channels: int, dtype: str, entries: dict[str, _Contestant], outs: dict[str, Any], judge: Judge
 ) -> dict[str, Any]:
     """The figures of one contestant, with the peer's in the same rounds."""
-    own, peer = entries[dtype], entries.get("spconv")
-    check = judge.compare(outs[dtype], outs.get("spconv"))
+    own, peers = entries[dtype], [name for name in _PEERS if name in entries]
+    check = judge.compare(outs[dtype], outs[peers[-1]] if peers else None)
     cached = statistics.median(own.cached_ms)
     row: dict[str, Any] = {
         "frame": frame.name,
@@ -200,30 +207,28 @@ def _row(
         "dtype": dtype,
         "N": len(frame.coords),
         "pairs": frame.pairs,
-        "built_ms": statistics.median(own.built_ms),
-        "cached_ms": cached,
+        **_times(own),
         "gflops": 2 * frame.pairs * channels**2 / cached / 1e6,
-        "all_built_ms": own.built_ms,
-        "all_cached_ms": own.cached_ms,
         "check": {"ok": check.ok, "max_error": check.max_error, "of_bound": check.max_ratio},
     }
-    if peer is not None:
-        row["spconv"] = {
-            "built_ms": statistics.median(peer.built_ms),
-            "cached_ms": statistics.median(peer.cached_ms),
-            "all_built_ms": peer.built_ms,
-            "all_cached_ms": peer.cached_ms,
-            "runs": len(peer.built_ms) + len(peer.cached_ms) + 2,
-            "wrong_runs": peer.wrong_runs,
-            "max_relative_difference": relative_difference(outs[dtype], outs["spconv"]),
+    for name in peers:
+        theirs = {
+            **_times(entries[name]),
+            "runs": len(entries[name].built_ms) + len(entries[name].cached_ms) + 2,
+            "wrong_runs": entries[name].wrong_runs,
+            "max_relative_difference": relative_difference(outs[dtype], outs[name]),
         }
-        for kind, mine, theirs in (
-            ("built", own.built_ms, peer.built_ms),
-            ("cached", own.cached_ms, peer.cached_ms),
-        ):
-            row[f"ratio_{kind}"] = statistics.median(theirs) / statistics.median(mine)
-            row[f"best_ratio_{kind}"] = min(theirs) / min(mine)
+        row[name] = {**theirs, **{f"ratio_{kind}": theirs[f"{kind}_ms"] / row[f"{kind}_ms"] for kind in KINDS}}
     return row
+
+
+def _times(entry: _Contestant) -> dict[str, Any]:
+    return {
+        "built_ms": statistics.median(entry.built_ms),
+        "cached_ms": statistics.median(entry.cached_ms),
+        "all_built_ms": entry.built_ms,
+        "all_cached_ms": entry.cached_ms,
+    }
 
 
 def _memory(frame: Frame, channels: int, dtype: str, settings: Settings, cache: Path) -> dict[str, Any]:

@@ -1,4 +1,9 @@
-"""spconv 2.3.8's CPU wheel as a contestant: the same convolution, the same memory, the same threads."""
+"""spconv 2.3.8's CPU wheel as a contestant: the same convolution, the same tensors, the same threads.
+
+Its loops run on the OpenMP runtime that torch brings (its own copy is loaded after it and gives way). With more
+than one thread some of its results are wrong, and on a busy machine its threads wait for each other by spinning. So
+it is measured twice: with the threads that all contestants get, and with one, where it is right.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +25,21 @@ class SpconvPeer:
     Args:
         weight: torch f32 [C_out, kz, ky, kx, C_in]; spconv's layout is this package's.
         spatial_shape: (z, y, x), which spconv needs.
+        threads: of its loops and of torch's GEMM, which it uses.
     """
 
-    def __init__(self, weight: Any, spatial_shape: tuple[int, ...]) -> None:
+    def __init__(self, weight: Any, spatial_shape: tuple[int, ...], threads: int) -> None:
         self._spconv, self._torch = load_spconv(), importlib.import_module("torch")
         c_out, *kernel, c_in = weight.shape
-        self._shape = list(spatial_shape)
+        self._shape, self._threads = list(spatial_shape), threads
         self._conv = self._spconv.SubMConv3d(c_in, c_out, kernel, bias=False, indice_key="shared").eval()
         with self._torch.no_grad():
             self._conv.weight.copy_(weight)
         self._maps: dict[str, Any] = {}
+
+    def prepare(self) -> None:
+        """Sets the threads; to be called before a run whenever others may have set them since the last one."""
+        set_threads(self._threads)
 
     def built(self, coords: Any, features: Any) -> Any:
         """Convolves with a new map; [N, C_out]."""
@@ -54,10 +64,9 @@ def load_spconv() -> Any:
     Raises:
         InputError: it is not installed or does not load.
     """
-    muted = logging.root.manager.disable
+    # It uses a function of torch that warns of its age, which says nothing about a measurement.
+    logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
     try:
-        # It uses parts of torch that warn of their age, which says nothing about a measurement.
-        logging.disable(logging.WARNING)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return importlib.import_module("spconv.pytorch")
@@ -66,14 +75,12 @@ def load_spconv() -> Any:
         raise InputError(
             f"--peer spconv: spconv cannot be imported ({reason}); install its CPU wheel: {INSTALL}"
         ) from None
-    finally:
-        logging.disable(muted)
 
 
 def set_threads(threads: int) -> dict[str, int]:
-    """Sets the threads of torch and of every OpenMP runtime loaded; returns what each says afterwards.
+    """Sets the threads of torch and of every OpenMP runtime; returns what each says afterwards.
 
-    spconv brings an OpenMP runtime of its own, which torch.set_num_threads does not reach.
+    torch.set_num_threads does not reach a runtime that another package brings.
     """
     torch = importlib.import_module("torch")
     torch.set_num_threads(threads)
@@ -86,6 +93,7 @@ def set_threads(threads: int) -> dict[str, int]:
 
 
 def _openmp_runtimes() -> list[Path]:
+    """The OpenMP runtimes that are loaded into this process."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from spconv_compiler.arrays import ITEM_BYTES
+from spconv_compiler.arrays import ITEM_BYTES, address_of
 from spconv_compiler.errors import LaunchError
 
 ALIGNMENT = 64
@@ -33,12 +33,12 @@ class CpuBuffer:
             self._storage = np.empty(self.nbytes + ALIGNMENT, np.uint8)
         except (MemoryError, ValueError):  # ValueError: more than an address can count
             raise LaunchError(f"out of memory: a buffer of {self.nbytes} bytes cannot be allocated") from None
-        self.pointer = -(-self._storage.ctypes.data // ALIGNMENT) * ALIGNMENT
+        self.pointer = -(-address_of(self._storage) // ALIGNMENT) * ALIGNMENT
 
     def array(self) -> npt.NDArray[np.generic]:
         """The contents; bf16 as uint16."""
         kinds = {"f32": np.float32, "i32": np.int32, "i64": np.int64, "bf16": np.uint16, "f16": np.float16}
-        offset = self.pointer - self._storage.ctypes.data
+        offset = self.pointer - address_of(self._storage)
         return self._storage[offset : offset + self.nbytes].view(kinds[self.dtype])
 
 

@@ -63,17 +63,12 @@ class CpuPlan:
         return (mine & (others | {_STATUS})) - self._inputs
 
     def run(
-        self,
-        group: str,
-        pointers: Mapping[str, int],
-        symbols: Mapping[str, int],
-        kept: Mapping[str, CpuBuffer] | None = None,
+        self, group: str, values: Mapping[str, int], kept: Mapping[str, CpuBuffer] | None = None
     ) -> dict[str, CpuBuffer]:
         """Runs a group's launches in order.
 
         Args:
-            pointers: addresses of the plan's inputs that the group uses.
-            symbols: values of all symbols.
+            values: all symbols, and the addresses of the plan's inputs that the group uses.
             kept: buffers that earlier groups returned.
 
         Returns:
@@ -82,19 +77,18 @@ class CpuPlan:
         Raises:
             LaunchError: out of memory, out of threads, or a size beyond the plan's limits.
         """
-        buffers = dict(kept or {})
-        values = {**symbols, **pointers, **{name: buffer.pointer for name, buffer in buffers.items()}}
+        buffers, values = dict(kept or {}), dict(values)
+        for name, buffer in buffers.items():
+            values[name] = buffer.pointer
         for call in self._calls.get(group, ()):
-            self._launch(call, symbols, values, buffers)
+            self._launch(call, values, buffers)
         return {name: buffers[name] for name in self._kept.get(group, ())}
 
-    def _launch(
-        self, call: _Call, symbols: Mapping[str, int], values: dict[str, int], buffers: dict[str, CpuBuffer]
-    ) -> None:
+    def _launch(self, call: _Call, values: dict[str, int], buffers: dict[str, CpuBuffer]) -> None:
         for name in call.buffers:
             if name not in values:
                 wanted = self._buffers[name]
-                self._place(name, CpuBuffer(wanted.dtype, evaluate(wanted.size, symbols)), values, buffers)
+                self._place(name, CpuBuffer(wanted.dtype, evaluate(wanted.size, values)), values, buffers)
         growable = call.growable
         while True:
             if growable is not None:

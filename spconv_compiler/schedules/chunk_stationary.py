@@ -14,8 +14,8 @@ from spconv_compiler.targets.base import CpuTarget, Target
 # a chunk has tens of pairs a tap, so that few blocks are padded. Independent of channels: layers share pairs.
 CHUNK_ROWS = 512
 MAX_TAPS = 343
-# Enough work between loop ends; the code of a tile stays within some 1.5 KB.
-UNROLL_K = 8
+# Enough work between loop ends; more made nothing faster, and code takes time to generate.
+UNROLL_K = 4
 
 
 class ChunkStationary(GemmSchedule):

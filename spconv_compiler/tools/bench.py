@@ -27,6 +27,7 @@ from spconv_compiler.tools.console import (
     positive,
     print_table,
     progress_bar,
+    say,
     write_whole,
 )
 
@@ -80,7 +81,7 @@ def _cpu(arguments: argparse.Namespace) -> int:
     text = json.dumps(result, indent=1).encode()
     write_whole(out, lambda file: file.write(text))
     _print(result)
-    print(f"results → {out}")
+    say(f"results → {out}")
     return 0 if all(row["check"]["ok"] for row in result["rows"]) else FAILURE
 
 
@@ -112,13 +113,13 @@ def _print(result: dict[str, Any]) -> None:
     from spconv_compiler.bench import report
 
     host = result["machine"]
-    print(f"{host['cpu']}, {host['level']}, {host['threads']} of {host['cores']} cores, {host['memory_mb']:,} MB")
-    print(", ".join(f"{name} {version}" for name, version in result["versions"].items() if version) + "\n")
+    say(f"{host['cpu']}, {host['level']}, {host['threads']} of {host['cores']} cores, {host['memory_mb']:,} MB")
+    say(", ".join(f"{name} {version}" for name, version in result["versions"].items() if version) + "\n")
     columns, cells = report.row_table(result["rows"])
     print_table(columns, cells)
-    print("\ntimes in ms, medians; first: compile, map, pack, convolve; built, cached: the kernel map\n")
+    say("\ntimes in ms, medians; first: compile, map, pack, convolve; built, cached: the kernel map\n")
     for line in report.notes(result):
-        print(line)
+        say(line)
 
 
 if __name__ == "__main__":

@@ -26,9 +26,7 @@ def guarded(tool: str, run: Callable[[], int]) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     try:
-        code = run()
-        sys.stdout.flush()
-        return code
+        return run()
     except SpconvError as error:
         print(f"{tool}: error: {error}", file=sys.stderr)
     except MemoryError as error:
@@ -36,10 +34,16 @@ def guarded(tool: str, run: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print(f"{tool}: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader has gone. Python would complain once more when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return FAILURE
+
+
+def say(text: str = "") -> None:
+    """Prints a line. Once the reader has gone (`| head`), lines are dropped and the work goes on."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # What is still buffered goes the same way; Python would complain about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
@@ -48,7 +52,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: 
         _print_rich(columns, rows, left)
         return
     for line in plain_table(columns, rows, left=left):
-        print(line)
+        say(line)
 
 
 def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:

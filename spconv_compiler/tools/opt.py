@@ -13,17 +13,17 @@ import os
 import pathlib
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from spconv_compiler import env
 from spconv_compiler.errors import CompileError, InputError, SpconvError
 from spconv_compiler.tools.split_input import SEPARATOR, split_input
 
-Run = Callable[["ir.Module"], None]
-
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from spconv_compiler.bindings import ir
     from spconv_compiler.tools.verify_diagnostics import Diagnostic
+
+    Run = Callable[[ir.Module], None]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,9 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--generic", action="store_true", help="print ops in generic form")
     how.add_argument("--print-after", default="", metavar="PASS|all", help="print to stderr after this pass")
     how.add_argument("--split-input-file", action="store_true", help=f"the input is cases between {SEPARATOR} lines")
-    how.add_argument(
-        "--verify-diagnostics", action="store_true", help="check expected-error comments; print no result"
-    )
+    how.add_argument("--verify-diagnostics", action="store_true", help="check expected-error comments; print no result")
     about = parser.add_argument_group("about")
     about.add_argument("--list-passes", action="store_true", help="names, options and levels of our passes")
     about.add_argument("--list-levels", action="store_true", help="the levels and the rule of each")

@@ -33,6 +33,7 @@ from spconv_compiler.tools.console import (
     positive,
     print_table,
     progress_bar,
+    say,
     size,
     write_whole,
 )
@@ -118,7 +119,7 @@ def _run(arguments: argparse.Namespace) -> int:
     cloud = _cloud(arguments)
     grid = _voxelize(arguments, cloud)
     features = nets.standardize(grid.voxels.features)
-    print(f"net       {net.name}: {net.description}; seed {arguments.seed}, not trained", flush=True)
+    say(f"net       {net.name}: {net.description}; seed {arguments.seed}, not trained")
     runs, checks = list[nets.LayerRun](), list[reference.Comparison]()
     oracle = _Oracle(grid.voxels)
     with progress_bar(len(net.layers) * (3 if arguments.check else 2)) as step:
@@ -138,15 +139,15 @@ def _run(arguments: argparse.Namespace) -> int:
                 checks.append(oracle.compare(run, arguments.dtype))
     # Before anything that a closed pipe can cut short.
     written = None if out is None else _write(out, arguments, grid, runs[-1].out)
-    print(
+    say(
         f"kernels   {arguments.dtype} for {target.name}, {count(thread_count(), 'thread')}; "
         f"ready in {sum(run.compile_ms for run in runs):.0f} ms, maps in {sum(run.map_ms for run in runs):.1f} ms\n"
     )
     _print_layers(runs, checks)
-    print(f"\nms: median of {count(arguments.repeats, 'run')}, kernel map and packed weights cached")
+    say(f"\nms: median of {count(arguments.repeats, 'run')}, kernel map and packed weights cached")
     if written is not None:
         rows, channels = runs[-1].out.shape
-        print(f"features  [{rows}, {channels}] → {out} ({size(written)})")
+        say(f"features  [{rows}, {channels}] → {out} ({size(written)})")
     return _verdict(runs, checks) if arguments.check else 0
 
 
@@ -162,7 +163,7 @@ def _cloud(arguments: argparse.Namespace) -> PointCloud:
             columns = known if known != 4 else None
         cloud = read_points(arguments.file, columns=columns, dtype=arguments.raw_dtype, key=arguments.key)
     lost = f", {count(cloud.dropped, 'row')} with NaN or infinite x, y, z dropped" if cloud.dropped else ""
-    print(f"points    {len(cloud):,} from {_source(arguments)} ({cloud.source_format}){lost}")
+    say(f"points    {len(cloud):,} from {_source(arguments)} ({cloud.source_format}){lost}")
     return cloud
 
 
@@ -189,7 +190,7 @@ def _voxelize(arguments: argparse.Namespace, cloud: PointCloud) -> _Grid:
     voxels = voxelize(cloud.xyz, cloud.features, lengths, box)
     if len(voxels) == 0:
         raise InputError(f"{_source(arguments)}: no voxel: {_why_empty(cloud, box)}")
-    print(
+    say(
         f"voxels    {len(voxels):,} of {' x '.join(f'{length:g}' for length in lengths)} m"
         f"{f' (preset {name})' if name else ''}, grid {' x '.join(map(str, voxels.spatial_shape))} (z, y, x)"
         f"{_losses(voxels)}; {count(voxels.features.shape[1], 'feature')}, standardised"
@@ -250,7 +251,7 @@ def _print_layers(runs: Sequence[nets.LayerRun], checks: Sequence[reference.Comp
 def _verdict(runs: Sequence[nets.LayerRun], checks: Sequence[reference.Comparison]) -> int:
     failed = [(run, check) for run, check in zip(runs, checks, strict=True) if not check.ok]
     if not failed:
-        print(f"check     {count(len(checks), 'layer')} within the error bound of the reference")
+        say(f"check     {count(len(checks), 'layer')} within the error bound of the reference")
         return 0
     for run, check in failed:
         print(
@@ -296,12 +297,12 @@ def _write(out: Path, arguments: argparse.Namespace, grid: _Grid, features: Any)
 
 def _list_nets() -> int:
     for net in nets.NETS.values():
-        print(f"{net.name}{' (default)' if net.name == nets.DEFAULT_NET else ''}: {net.description}")
+        say(f"{net.name}{' (default)' if net.name == nets.DEFAULT_NET else ''}: {net.description}")
         outs = ["F", *(str(layer.c_out) for layer in net.layers)]
         for layer, c_in in zip(net.layers, outs, strict=False):
             kernel = "x".join(map(str, layer.kernel_size))
             extras = (["bias"] if layer.bias else []) + ([layer.activation] if layer.activation != "none" else [])
-            print(f"    {layer.name}: {kernel}, {c_in}→{layer.c_out}{''.join(f', {extra}' for extra in extras)}")
+            say(f"    {layer.name}: {kernel}, {c_in}→{layer.c_out}{''.join(f', {extra}' for extra in extras)}")
     return 0
 
 

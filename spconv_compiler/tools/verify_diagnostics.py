@@ -62,9 +62,7 @@ class Expectation:
     written_on: int
 
     def matches(self, found: Diagnostic) -> bool:
-        return (
-            found.kind == self.kind and found.line == self.line and self.pattern.search(found.message) is not None
-        )
+        return found.kind == self.kind and found.line == self.line and self.pattern.search(found.message) is not None
 
 
 def from_mlir(item: ir.DiagnosticInfo | ir.Diagnostic) -> Iterator[Diagnostic]:
@@ -139,6 +137,7 @@ def mismatches(text: str, found: list[Diagnostic]) -> list[str]:
             left.remove(hit)
             continue
         place = f"line {expectation.line}" if expectation.line else "no line"
-        complaints.append(f'line {expectation.written_on}: expected on {place}: {expectation.kind}: "{expectation.text}"')
+        what = f'{expectation.kind}: "{expectation.text}"'
+        complaints.append(f"line {expectation.written_on}: expected on {place}: {what}")
     unexpected = [item for item in left if not item.message.startswith(_CURRENT_OPERATION)]
     return complaints + [f"unexpected: {item}" for item in unexpected]

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from spconv_compiler.dialect import GemmOp
-from spconv_compiler.dialect.types import schedule_attr
-from spconv_compiler.passes.base import ops_named
 
 from spconv_compiler.bindings import ir
 from spconv_compiler.context import make_context
+from spconv_compiler.dialect import GemmOp
+from spconv_compiler.dialect.types import schedule_attr
 from spconv_compiler.frontend import conv_module
 from spconv_compiler.options import CompileOptions
+from spconv_compiler.passes.base import ops_named
 from spconv_compiler.pipeline import passes_between
 from spconv_compiler.targets import get_target
 
@@ -65,9 +65,7 @@ class Inputs:
 
 def options_for(kernel: tuple[int, int, int], c_in: int, c_out: int, **others: Any) -> CompileOptions:
     """Options of a bf16 → f32 convolution for the GPU, with changes."""
-    return CompileOptions(
-        **{"dtype": "bf16", "target": TARGET, **others}, kernel_size=kernel, c_in=c_in, c_out=c_out
-    )
+    return CompileOptions(**{"dtype": "bf16", "target": TARGET, **others}, kernel_size=kernel, c_in=c_in, c_out=c_out)
 
 
 def scattered_coords(rng: np.random.Generator, rows: int, span: int, batches: int = 1, low: int = 0) -> Array:

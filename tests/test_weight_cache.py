@@ -1,0 +1,257 @@
+"""Packed weights are kept with the weight tensor: packed once, again when it changes, dropped when it dies."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conv_cases import Case, make_case, mismatch, voxels
+
+import spconv_compiler as sc
+from spconv_compiler import api, reference
+from spconv_compiler.driver import ConvKernel
+
+CASE = make_case(voxels(150, 8), 3, 4, 8, whole=True)
+KEPT = (torch.from_numpy(CASE.coords), torch.from_numpy(CASE.features))
+
+
+@pytest.fixture(autouse=True)
+def empty_caches() -> Iterator[None]:
+    sc.clear_caches()
+    yield
+    sc.clear_caches()
+
+
+@pytest.fixture
+def packed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Grows by one whenever a weight is packed."""
+    calls: list[str] = []
+    pack = ConvKernel.pack
+
+    def counted(*arguments: Any) -> Any:
+        calls.append("packed")
+        return pack(*arguments)
+
+    monkeypatch.setattr(ConvKernel, "pack", counted)
+    return calls
+
+
+def fresh() -> torch.Tensor:
+    return torch.from_numpy(CASE.weight.copy())
+
+
+def check(weight: Any, layout: str = "native", **options: Any) -> None:
+    """The convolution with what the weight is now."""
+    with torch.no_grad():
+        features = KEPT[1] if isinstance(weight, torch.Tensor) else CASE.features
+        out = sc.subm_conv3d(KEPT[0], features, weight, weight_layout=layout, **options)
+    native = reference.to_native_weight(weight, layout, 3)
+    problem = mismatch(out, Case(CASE.coords, CASE.features, native), whole=True)
+    assert problem is None, problem
+
+
+def test_packed_once(packed: list[str]) -> None:
+    weight = fresh()
+    for _ in range(3):
+        check(weight)
+    assert len(packed) == len(api._weight_cache) == 1
+
+
+def in_place(weight: torch.Tensor) -> None:
+    weight[3, 0, 1, 2, 1] += 1
+
+
+def through_data(weight: torch.Tensor) -> None:
+    weight.data[3, 0, 1, 2, 1] += 1
+
+
+def through_numpy(weight: torch.Tensor) -> None:
+    weight.detach().numpy()[3, 0, 1, 2, 1] += 1
+
+
+def through_a_flat_view(weight: torch.Tensor) -> None:
+    weight.view(-1)[100] += 1
+
+
+def one_bit(weight: torch.Tensor) -> None:
+    weight.detach().numpy().view(np.uint32)[3, 0, 1, 2, 1] ^= 1 << 22
+
+
+def two_signs(weight: torch.Tensor) -> None:
+    """Two changes of the same bits, a checksum of sums or of exclusive ors would not see."""
+    bits = weight.detach().numpy().view(np.uint32)
+    bits[3, 0, 1, 2, 1] ^= 1 << 31
+    bits[5, 0, 1, 2, 1] ^= 1 << 31
+
+
+def swapped_taps(weight: torch.Tensor) -> None:
+    values = weight.detach().numpy()
+    values[:, 0], values[:, 2] = values[:, 2].copy(), values[:, 0].copy()
+
+
+def swapped_neighbours(weight: torch.Tensor) -> None:
+    values = weight.detach().numpy().reshape(-1)
+    place = int(np.flatnonzero(np.diff(values))[0])
+    values[[place, place + 1]] = values[[place + 1, place]]
+
+
+def by_new_storage(weight: torch.Tensor) -> None:
+    weight.data = weight.data.flip(0)
+
+
+CHANGES = [
+    in_place,
+    through_data,
+    through_numpy,
+    through_a_flat_view,
+    one_bit,
+    two_signs,
+    swapped_taps,
+    swapped_neighbours,
+    by_new_storage,
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("kind", ["tensor", "parameter"])
+def test_changed_weights_are_packed_again(
+    change: Callable[[torch.Tensor], None], kind: str, packed: list[str]
+) -> None:
+    weight = fresh() if kind == "tensor" else torch.nn.Parameter(fresh())
+    check(weight)
+    with torch.no_grad():
+        old = weight.clone()
+        change(weight)
+    assert not np.array_equal(old.detach().numpy().view(np.uint32), weight.detach().numpy().view(np.uint32))
+    check(weight)
+    assert (len(packed), len(api._weight_cache)) == (2, 1)
+
+
+def test_changed_numpy_weights_are_packed_again(packed: list[str]) -> None:
+    weight = CASE.weight.copy()
+    check(weight)
+    weight[3, 0, 1, 2, 1] += 1
+    check(weight)
+    assert len(packed) == 2
+
+
+def test_an_optimizer_step_is_noticed() -> None:
+    weight = torch.nn.Parameter(fresh())
+    check(weight)
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    check(weight)
+
+
+def test_a_loaded_state_is_noticed() -> None:
+    layer = torch.nn.Conv3d(4, 8, 3, bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(fresh().permute(0, 4, 1, 2, 3))
+    check(layer.weight, "torch")
+    layer.load_state_dict({"weight": layer.weight.detach() * 2})
+    check(layer.weight, "torch")
+
+
+def test_layouts_of_one_tensor_do_not_meet() -> None:
+    """One memory, three meanings: C_in = C_out = taps of the axis, so that every layout accepts the shape."""
+    cube = torch.randint(-3, 4, (3, 3, 3, 3, 3), generator=torch.Generator().manual_seed(0)).float()
+    features = np.random.default_rng(0).integers(-3, 4, (150, 3)).astype(np.float32)
+    for layout in ("native", "torch", "native", "torch"):
+        out = sc.subm_conv3d(KEPT[0], torch.from_numpy(features), cube, weight_layout=layout)
+        native = reference.to_native_weight(cube, layout, 3)
+        assert mismatch(out, Case(CASE.coords, features, native), whole=True) is None
+    assert len(api._weight_cache) == 2
+
+
+def test_kernel_sizes_of_one_tensor_do_not_meet() -> None:
+    taps = torch.randint(-3, 4, (9, 4, 8), generator=torch.Generator().manual_seed(0)).float()
+    for size in ((1, 3, 3), (3, 1, 3), (3, 3, 1)):
+        out = sc.subm_conv3d(*KEPT, taps, weight_layout="taps", kernel_size=size)
+        native = reference.to_native_weight(taps, "taps", size)
+        assert mismatch(out, Case(CASE.coords, CASE.features, native), whole=True) is None
+
+
+def test_weights_of_one_flat_tensor_are_told_apart(packed: list[str]) -> None:
+    """As in fully sharded training: all parameters are views of one."""
+    flat = torch.cat([fresh().reshape(-1), fresh().reshape(-1) * 2])
+    size = flat.numel() // 2
+    for _ in range(2):
+        check(flat[:size].view(CASE.weight.shape))
+        check(flat[size:].view(CASE.weight.shape))
+    assert len(packed) == 2
+    flat[size + 5] += 1
+    check(flat[:size].view(CASE.weight.shape))
+    check(flat[size:].view(CASE.weight.shape))
+
+
+def test_every_target_level_has_its_own_packing() -> None:
+    """The same weight for kernels with other panels."""
+    from spconv_compiler.targets.cpu import LEVELS
+    from spconv_compiler.toolchain import host_cpu_features
+
+    weight = fresh()
+    usable = [level.name for level in LEVELS if host_cpu_features().issuperset(level.requires)]
+    assert usable
+    for name in [*usable, *usable]:
+        check(weight, target=name)
+
+
+def test_entries_go_with_their_weight() -> None:
+    weight = torch.nn.Parameter(fresh())
+    check(weight)
+    kept = weakref.ref(weight)
+    assert len(api._weight_cache) == 1
+    del weight
+    assert (kept(), len(api._weight_cache)) == (None, 0)
+
+
+def test_entries_go_with_a_module_in_a_cycle() -> None:
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(fresh())
+            self.hook = lambda: self
+
+    net = Net()
+    check(net.weight)
+    del net
+    gc.collect()
+    assert len(api._weight_cache) == 0
+
+
+def test_a_copied_module_has_its_own_entry() -> None:
+    weight = torch.nn.Parameter(fresh())
+    check(weight)
+    other = copy.deepcopy(weight)
+    with torch.no_grad():
+        other[0] += 1
+    check(other)
+    check(weight)
+    assert len(api._weight_cache) == 2
+
+
+def test_temporaries_leave_nothing() -> None:
+    weight = fresh()
+    for factor in range(5):
+        check(weight * factor)
+        check(weight.numpy() * factor)
+        check(weight.detach())
+    assert len(api._weight_cache) == 0
+
+
+def test_memory_is_given_back() -> None:
+    import psutil
+
+    process, sizes = psutil.Process(), []
+    coords, features = torch.zeros((1, 4), dtype=torch.int32), torch.ones(1, 128)
+    for number in range(40):
+        sc.subm_conv3d(coords, features, torch.full((128, 3, 3, 3, 128), float(number)))
+        sizes.append(process.memory_info().rss)
+    assert sizes[-1] - sizes[15] < 8 * 2**20, "25 weights and their packed copies would hold 88 MB"
