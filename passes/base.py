@@ -13,6 +13,8 @@ from typing import ClassVar, NoReturn
 from spconv_compiler.bindings import PassManager, ir
 from spconv_compiler.errors import PassError, SpconvError
 
+KERNEL_MODULES = ("gpu.module", "builtin.module")
+
 
 @dataclasses.dataclass(frozen=True)
 class Pass:
@@ -82,27 +84,33 @@ def location_text(location: ir.Location) -> str:
     return text.removeprefix("loc(").removesuffix(")").replace('"', "")
 
 
-def ops_named(module: ir.Module, name: str) -> list[ir.OpView]:
-    """Every op called `name`, in program order; the list stays valid while ops are replaced."""
-    return [op for op in walk(module.operation) if op.operation.name == name]
+def ops_named(module: ir.Module, name: str, *, in_kernels: bool = False) -> list[ir.OpView]:
+    """Every op called `name` on the host side, in program order; the list stays valid while ops are replaced.
+
+    Kernels are large, and most passes have nothing to find there: they are searched only with `in_kernels`.
+    """
+    return [op for op in walk(module.operation, kernels=in_kernels) if op.operation.name == name]
 
 
-def walk(root: ir.Operation) -> Iterator[ir.OpView]:
-    """All ops below `root`, parents before children."""
+def walk(root: ir.Operation, *, kernels: bool = True) -> Iterator[ir.OpView]:
+    """All ops below `root`, parents before children; what is in kernel modules only with `kernels`."""
     for region in root.regions:
         for block in region:
             for op in block.operations:
                 yield op
-                yield from walk(op.operation)
+                if kernels or op.operation.name not in KERNEL_MODULES:
+                    yield from walk(op.operation, kernels=kernels)
 
 
-def replace_each(module: ir.Module, name: str, rewrite: Callable[[ir.OpView], list[ir.Value]]) -> None:
+def replace_each(
+    module: ir.Module, name: str, rewrite: Callable[[ir.OpView], list[ir.Value]], *, in_kernels: bool = False
+) -> None:
     """Calls `rewrite` on every op called `name`, at its place and location, and puts the results in its stead.
 
     Raises:
         PassError: `rewrite` raised ValueError (a stage value that is not lowered yet); the op is attached.
     """
-    for op in ops_named(module, name):
+    for op in ops_named(module, name, in_kernels=in_kernels):
         try:
             with ir.InsertionPoint(op), op.operation.location:
                 results = [getattr(value, "value", value) for value in rewrite(op)]

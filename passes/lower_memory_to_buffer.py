@@ -216,5 +216,5 @@ class LowerMemoryToBuffer(Pass):
 
     def run(self, module: ir.Module) -> None:
         target = gpu_target(self, module, self.target)
-        for function in ops_named(module, "gpu.func"):
+        for function in ops_named(module, "gpu.func", in_kernels=True):
             _Kernel(self, function, target.buffer_limit_bytes).run()

@@ -77,4 +77,4 @@ class LowerMmaToMfma(Pass):
             operands = [_operand(a), _operand(b), c]
             return list(ir.Operation.create(_instruction(self, op, target), [c.type], operands, attributes).results)
 
-        replace_each(module, TileMmaOp.OPERATION_NAME, rewrite)
+        replace_each(module, TileMmaOp.OPERATION_NAME, rewrite, in_kernels=True)

@@ -11,7 +11,6 @@ import sys
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from spconv_compiler.errors import InputError, LaunchError
 
@@ -84,13 +83,13 @@ def as_array(value: Any, what: str) -> Array:
     raise InputError(f"{what} is a {type(value).__name__}; accepted: a torch.Tensor on the cpu or a numpy.ndarray")
 
 
-def address_of(array: npt.NDArray[Any]) -> int:
-    """The address of a contiguous array's first element."""
+def address_of(array: Any) -> int:
+    """The address of a contiguous numpy array's first element."""
     try:
         # Twice as fast as array.ctypes.data, which small calls feel.
         return ctypes.addressof(ctypes.c_char.from_buffer(array))
     except (TypeError, ValueError):  # read-only, empty, or a dtype that buffers do not know
-        return array.ctypes.data
+        return int(array.ctypes.data)
 
 
 def _of_tensor(value: Any, what: str) -> Array:
@@ -129,7 +128,7 @@ def empty_like_kind(value: Any, shape: tuple[int, ...], dtype: str) -> Array:
     tensor = is_tensor(value)
     kind = None if tensor else _numpy_dtype(value, dtype)
     try:
-        made = _empty_tensor(shape, dtype) if tensor else np.empty(shape, kind)
+        made: Any = _empty_tensor(shape, dtype) if tensor else np.empty(shape, kind)
     except (MemoryError, RuntimeError, ValueError) as error:
         raise LaunchError(f"out of memory: a result of shape {list(shape)} in {dtype} cannot be allocated") from error
     return Array(made, dtype, shape, made.data_ptr() if tensor else address_of(made))

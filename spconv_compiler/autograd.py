@@ -25,5 +25,5 @@ class _ForwardOnly(torch.autograd.Function):
 def without_gradient(out: torch.Tensor, inputs: Sequence[Any]) -> torch.Tensor:
     """`out`, attached to the graph of `inputs` so that backward() raises a clear error."""
     tensors = [value for value in inputs if isinstance(value, torch.Tensor) and value.requires_grad]
-    result: torch.Tensor = _ForwardOnly.apply(out, *tensors)
+    result: torch.Tensor = _ForwardOnly.apply(out, *tensors)  # type: ignore[no-untyped-call]
     return result

@@ -37,11 +37,11 @@ def kernel_of(shape: tuple[int, ...], layout: str, kernel_size: tuple[int, int, 
         if found[0] * found[1] * found[2] != shape[0]:
             raise InputError(f"weight has {shape[0]} taps but kernel_size is {found}")
     else:
-        found = shape[1:4] if layout == "native" else shape[2:5]  # type: ignore[assignment]
+        found = tuple(shape[1:4] if layout == "native" else shape[2:5])  # type: ignore[assignment]
         if kernel_size is not None and kernel_size != found:
             raise InputError(f"weight has kernel {found} but kernel_size is {kernel_size}")
     if any(size < 1 or size % 2 == 0 for size in found):
-        raise InputError(f"kernel is {tuple(found)}; a submanifold kernel is odd along every axis")
+        raise InputError(f"kernel is {found}; a submanifold kernel is odd along every axis")
     return (int(found[0]), int(found[1]), int(found[2]))
 
 

@@ -10,6 +10,8 @@ from typing import Any
 from spconv_compiler.errors import InputError
 
 DTYPES = ("bf16", "f16", "f32")
+MAX_CHANNELS = 2**20
+_INT32_MAX = 2**31 - 1
 _NO_EFFECT = {"affects_code": False}
 
 
@@ -77,8 +79,14 @@ class CompileOptions:
             raise InputError(f"kernel_size is {self.kernel_size}; accepted: three odd sizes (z, y, x)")
         if len(self.dilation) != 3 or min(self.dilation) < 1:
             raise InputError(f"dilation is {self.dilation}; accepted: three numbers of at least 1 (z, y, x)")
-        if min(self.c_in, self.c_out) < 1:
-            raise InputError(f"channels are {self.c_in} → {self.c_out}; accepted: at least one each")
+        reach = max(step * (size - 1) for step, size in zip(self.dilation, self.kernel_size, strict=True))
+        if reach > _INT32_MAX:
+            raise InputError(
+                f"kernel {self.kernel_size} with dilation {self.dilation} reaches over {reach} cells; accepted: "
+                f"at most {_INT32_MAX}"
+            )
+        if min(self.c_in, self.c_out) < 1 or max(self.c_in, self.c_out) > MAX_CHANNELS:
+            raise InputError(f"channels are {self.c_in} → {self.c_out}; accepted: 1 to {MAX_CHANNELS} each")
         if self.key_width not in (32, 64):
             raise InputError(f"key_width is {self.key_width}; accepted: 32 or 64")
         for name in ("dtype", "out_dtype"):

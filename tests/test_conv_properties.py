@@ -103,7 +103,8 @@ def test_mirrored_coordinates_and_taps(n: int, seed: int) -> None:
         case, coords=case.coords * np.int32([1, -1, -1, -1]), weight=case.weight[:, ::-1, ::-1, ::-1]
     )
     assert torch.equal(turned.run(), case.run())
-    swapped = dataclasses.replace(case, coords=case.coords[:, [0, 3, 1, 2]], weight=case.weight.transpose(0, 3, 1, 2, 4))
+    weight = case.weight.transpose(0, 3, 1, 2, 4)
+    swapped = dataclasses.replace(case, coords=case.coords[:, [0, 3, 1, 2]], weight=weight)
     assert torch.equal(swapped.run(), case.run())
 
 

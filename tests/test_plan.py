@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spconv_compiler.errors import LaunchError, VerifyError
@@ -31,14 +31,15 @@ def plan_of(text: str) -> Plan:
 
 def expression(text: str) -> object:
     """The plan expression of an affine expression over rows, cells and threads."""
-    return plan_of(
+    plan = plan_of(
         f"""
         func.func @conv(%a: !spconv.buffer<f32> {{spconv.name = "a"}}) {{
           %0 = "spconv.alloc"() {{name = "b", size = {size(text)}}} : () -> !spconv.buffer<f32>
           return
         }}
         """
-    ).buffers[0].size
+    )
+    return plan.buffers[0].size
 
 
 NAMES = ("rows", "cells", "threads")
@@ -75,6 +76,7 @@ def by_hand(text: str, values: dict[str, int]) -> int:
     return take()
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.recursive(leaves.map(str), compose, max_leaves=5), st.tuples(*[st.integers(0, 10**12)] * 3))
 def test_expressions_keep_their_value(text: str, numbers: tuple[int, ...]) -> None:
     """MLIR may simplify; the number must stay."""

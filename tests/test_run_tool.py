@@ -230,6 +230,7 @@ def test_usage_errors(arguments: list[str], message: str, capsys: pytest.Capture
         (["missing.bin"], "missing.bin: cannot be read"),
         (["empty.bin"], "empty.bin: is empty (0 bytes)"),
         (["cut.bin"], "cut.bin: 50 bytes is not a whole number of rows"),
+        (["cut.bin"], "(options: --columns, --raw-dtype)"),
         (["scan.laz"], "scan.laz: unknown format '.laz'"),
         (["."], "is a folder"),
         (["scan.bin", "--key", "points"], "key='points' selects an array"),

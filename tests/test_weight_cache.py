@@ -120,9 +120,7 @@ CHANGES = [
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("kind", ["tensor", "parameter"])
-def test_changed_weights_are_packed_again(
-    change: Callable[[torch.Tensor], None], kind: str, packed: list[str]
-) -> None:
+def test_changed_weights_are_packed_again(change: Callable[[torch.Tensor], None], kind: str, packed: list[str]) -> None:
     weight = fresh() if kind == "tensor" else torch.nn.Parameter(fresh())
     check(weight)
     with torch.no_grad():

@@ -131,6 +131,30 @@ func.func @f(%coords: !spconv.coords<32>, %features: tensor<?x16xf32>, %weight: 
 
 // -----
 
+func.func @f(%coords: !spconv.coords<32>, %features: tensor<?x16x1xf32>, %weight: tensor<32x3x3x3x16xf32>) -> tensor<?x32xf32> {
+  // expected-error @below {{features is tensor<?x16x1xf32>; accepted: tensor<?xCxT>}}
+  %0 = "spconv.subm_conv3d"(%coords, %features, %weight) {dilation = array<i64: 1, 1, 1>, epilogue = #spconv.epilogue<"none">} : (!spconv.coords<32>, tensor<?x16x1xf32>, tensor<32x3x3x3x16xf32>) -> tensor<?x32xf32>
+  return %0 : tensor<?x32xf32>
+}
+
+// -----
+
+func.func @f(%coords: !spconv.coords<32>, %features: tensor<?x16xf32>, %weight: tensor<?x3x3x3x16xf32>) -> tensor<?x32xf32> {
+  // expected-error @below {{weight is tensor<?x3x3x3x16xf32>; accepted: tensor<C_out x kz x ky x kx x C_in x T>, all static}}
+  %0 = "spconv.subm_conv3d"(%coords, %features, %weight) {dilation = array<i64: 1, 1, 1>, epilogue = #spconv.epilogue<"none">} : (!spconv.coords<32>, tensor<?x16xf32>, tensor<?x3x3x3x16xf32>) -> tensor<?x32xf32>
+  return %0 : tensor<?x32xf32>
+}
+
+// -----
+
+func.func @f(%coords: !spconv.coords<32>, %features: tensor<?x16xf32>, %weight: tensor<32x3x3x3x0xf32>) -> tensor<?x32xf32> {
+  // expected-error @below {{weight is tensor<32x3x3x3x0xf32>; accepted: no empty axis}}
+  %0 = "spconv.subm_conv3d"(%coords, %features, %weight) {dilation = array<i64: 1, 1, 1>, epilogue = #spconv.epilogue<"none">} : (!spconv.coords<32>, tensor<?x16xf32>, tensor<32x3x3x3x0xf32>) -> tensor<?x32xf32>
+  return %0 : tensor<?x32xf32>
+}
+
+// -----
+
 // The rules above build on the shape of the op, which IRDL checks first.
 func.func @f(%coords: tensor<?x4xi32>, %features: tensor<?x16xf32>, %weight: tensor<32x3x3x3x16xf32>) -> tensor<?x32xf32> {
   // expected-error @below {{expected base type 'spconv.coords' but got 'builtin.tensor'}}

@@ -19,8 +19,8 @@ func.func @f(%coords: !spconv.coords<32>) {
 // -----
 
 func.func @f(%coords: !spconv.coords<32>) {
-  // expected-error @below {{'spconv.map' kernel_size is [3, 3]; accepted: array<i64: z, y, x>}}
-  %0 = "spconv.map"(%coords) {kernel_size = [3, 3], dilation = array<i64: 1, 1, 1>} : (!spconv.coords<32>) -> !spconv.map<9>
+  // expected-error @below {{'spconv.map' kernel_size is [3, 3, 3]; accepted: array<i64: z, y, x>}}
+  %0 = "spconv.map"(%coords) {kernel_size = [3, 3, 3], dilation = array<i64: 1, 1, 1>} : (!spconv.coords<32>) -> !spconv.map<27>
   return
 }
 
@@ -62,6 +62,46 @@ func.func @f(%map: !spconv.map<27>) {
 func.func @f(%map: !spconv.map<27>) {
   // expected-error @below {{'spconv.compact' schedule parameter tile_m is "16"; accepted: an integer}}
   %0 = "spconv.compact"(%map) {schedule = #spconv.schedule<"tap_tile_row", {tile_m = "16"}>} : (!spconv.map<27>) -> !spconv.pairs<27>
+  return
+}
+
+// -----
+
+func.func @f(%coords: !spconv.coords<32>) {
+  // expected-error @below {{'spconv.map' schedule is 1 : i64; accepted:}}
+  %0 = "spconv.map"(%coords) {kernel_size = array<i64: 3, 3, 3>, dilation = array<i64: 1, 1, 1>, schedule = 1} : (!spconv.coords<32>) -> !spconv.map<27>
+  return
+}
+
+// -----
+
+func.func @f(%weight: tensor<32x3x3x3x16xf32>) {
+  // expected-error @below {{'spconv.pack_weight' schedule is 1 : i64; accepted:}}
+  %0 = "spconv.pack_weight"(%weight) {schedule = 1} : (tensor<32x3x3x3x16xf32>) -> !spconv.packed<f32>
+  return
+}
+
+// -----
+
+func.func @f(%coords: !spconv.coords<32>) {
+  // expected-error @below {{'spconv.fill' schedule is 1 : i64; accepted:}}
+  %0 = "spconv.fill"(%coords) {schedule = 1} : (!spconv.coords<32>) -> tensor<?x32xf32>
+  return
+}
+
+// -----
+
+func.func @f(%pairs: !spconv.pairs<27>, %features: tensor<?x16xf32>, %weight: !spconv.packed<f32>, %init: tensor<?x32xf32>) {
+  // expected-error @below {{'spconv.gemm' schedule is 1 : i64; accepted:}}
+  %0 = "spconv.gemm"(%pairs, %features, %weight, %init) {epilogue = #spconv.epilogue<"none">, schedule = 1} : (!spconv.pairs<27>, tensor<?x16xf32>, !spconv.packed<f32>, tensor<?x32xf32>) -> tensor<?x32xf32>
+  return
+}
+
+// -----
+
+func.func @f(%sum: tensor<?x32xf32>) {
+  // expected-error @below {{'spconv.apply_epilogue' schedule is 1 : i64; accepted:}}
+  %0 = "spconv.apply_epilogue"(%sum) {epilogue = #spconv.epilogue<"none">, schedule = 1} : (tensor<?x32xf32>) -> tensor<?x32xf32>
   return
 }
 

@@ -105,3 +105,11 @@ func.func @f(%a: vector<8xbf16>, %c: vector<4xf32>) {
   %0 = "spconv.tile_mma"(%a, %a, %c) {shape = array<i64: 16, 16>} : (vector<8xbf16>, vector<8xbf16>, vector<4xf32>) -> vector<4xf32>
   return
 }
+
+// -----
+
+func.func @f(%a: vector<8xbf16>, %c: vector<4xf32>) {
+  // expected-error @below {{'spconv.tile_mma' shape is [16, 16, 32]; accepted: array<i64: m, n, k>}}
+  %0 = "spconv.tile_mma"(%a, %a, %c) {shape = [16, 16, 32]} : (vector<8xbf16>, vector<8xbf16>, vector<4xf32>) -> vector<4xf32>
+  return
+}

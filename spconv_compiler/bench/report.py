@@ -80,7 +80,7 @@ def notes(result: dict[str, Any]) -> list[str]:
     for one in result.get("compile", ()):
         lines.append(
             f"compile {one['target']} {one['dtype']} {one['channels']}→{one['channels']}: {one['cold_ms']:.0f} ms cold "
-            f"(after {one['bindings_import_ms']:.0f} ms to import MLIR), {one['from_disk_ms']:.1f} ms from disk"
+            f"(after {one['import_ms']:.0f} ms to import MLIR and the passes), {one['from_disk_ms']:.1f} ms from disk"
         )
     small = ", ".join(f"{us:.0f} us at C = {channels}" for channels, us in result["small_call_us"].items())
     lines.append(f"cached call on one voxel: {small}")

@@ -2,7 +2,7 @@
 
     spconv-bench cpu                   all frames and widths
     spconv-bench cpu --peer spconv     beside spconv's CPU wheel, in the same run
-    spconv-bench cpu --quick           a minute instead of several
+    spconv-bench cpu --quick           a minute instead of a quarter of an hour
 
 Exit codes: 0 done, 1 failed or a result is wrong, 2 usage.
 """

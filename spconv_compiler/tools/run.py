@@ -161,7 +161,13 @@ def _cloud(arguments: argparse.Namespace) -> PointCloud:
         if columns is None and arguments.preset and name.endswith(".bin") and not name.endswith(".pcd.bin"):
             known = get_preset(arguments.preset).columns
             columns = known if known != 4 else None
-        cloud = read_points(arguments.file, columns=columns, dtype=arguments.raw_dtype, key=arguments.key)
+        try:
+            cloud = read_points(arguments.file, columns=columns, dtype=arguments.raw_dtype, key=arguments.key)
+        except InputError as error:
+            # The reader speaks of its arguments; say what they are called here.
+            hints = {"columns=": "--columns", "dtype=": "--raw-dtype", "key=": "--key"}
+            named = [option for argument, option in hints.items() if argument in str(error)]
+            raise InputError(f"{error} (options: {', '.join(named)})" if named else str(error)) from error
     lost = f", {count(cloud.dropped, 'row')} with NaN or infinite x, y, z dropped" if cloud.dropped else ""
     say(f"points    {len(cloud):,} from {_source(arguments)} ({cloud.source_format}){lost}")
     return cloud
