@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from spconv_compiler.bindings import ir, register_operation
 from spconv_compiler.dialect import rules
 from spconv_compiler.dialect.op import SpconvDialect, SpconvOp, axis_rules, single_result
 from spconv_compiler.dialect.types import activation_of, epilogue_attr
-
-from spconv_compiler.bindings import ir, register_operation
 
 
 @register_operation(SpconvDialect)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import pathlib
 
-from spconv_compiler.dialect.op import NoEffects, SpconvOp, SpconvVerifier
-
 from spconv_compiler.bindings import ir, load_irdl
+from spconv_compiler.dialect.op import NoEffects, SpconvOp, SpconvVerifier
 
 # Types first: the later files name them.
 FILES = ("types", "conv", "stages", "tile", "plan")

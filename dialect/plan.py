@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from spconv_compiler.bindings import ir, register_operation
 from spconv_compiler.dialect.op import SpconvDialect, SpconvOp, single_result
 from spconv_compiler.dialect.types import buffer_type, is_buffer
-
-from spconv_compiler.bindings import ir, register_operation
 
 # Numbers that are known only at run time, in the order of the symbols of every size and grid map:
 # voxels, cells of the padded box times batches, and host threads.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from spconv_compiler.bindings import ir
 from spconv_compiler.dialect.op import SpconvOp
 from spconv_compiler.dialect.types import ACTIVATIONS, KEY_WIDTHS, activation_of, int_parameter
-
-from spconv_compiler.bindings import ir
 
 FEATURE_TYPES = ("bf16", "f16", "f32")
 

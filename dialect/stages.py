@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from spconv_compiler.bindings import ir, register_operation
 from spconv_compiler.dialect import rules
 from spconv_compiler.dialect.op import SpconvDialect, SpconvOp, axis_rules, single_result
 from spconv_compiler.dialect.types import (
@@ -16,8 +17,6 @@ from spconv_compiler.dialect.types import (
     pairs_type,
     schedule_of,
 )
-
-from spconv_compiler.bindings import ir, register_operation
 
 
 class StageOp(SpconvOp):

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from spconv_compiler.bindings import ir, register_operation
 from spconv_compiler.dialect.op import SpconvDialect, SpconvOp
 from spconv_compiler.dialect.types import element_type
-
-from spconv_compiler.bindings import ir, register_operation
 
 ATOMIC_KINDS = {"fadd": ("f32",), "umin": ("i32",), "add": ("i32",)}
 

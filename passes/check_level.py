@@ -8,11 +8,10 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from spconv_compiler.passes.base import Pass
-
 from spconv_compiler.bindings import ir
 from spconv_compiler.errors import InputError
 from spconv_compiler.levels import LEVELS, check_level
+from spconv_compiler.passes.base import Pass
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,12 +17,11 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+from spconv_compiler.bindings import ir
 from spconv_compiler.dialect import ApplyEpilogueOp, CompactOp, FillOp, GemmOp, MapOp, PackWeightOp
 from spconv_compiler.dialect.types import element_type, schedule_attr
-from spconv_compiler.passes.base import Pass, defining_op, location_text, ops_named
-
-from spconv_compiler.bindings import ir
 from spconv_compiler.errors import ScheduleError
+from spconv_compiler.passes.base import Pass, defining_op, location_text, ops_named
 from spconv_compiler.schedules import Choice, Chosen, Problem, choose
 from spconv_compiler.targets import Target, get_target
 

@@ -20,12 +20,11 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+from spconv_compiler.bindings import func, ir
 from spconv_compiler.dialect import AllocOp
 from spconv_compiler.dialect.types import is_buffer
 from spconv_compiler.passes.base import Pass, defining_op, walk
 from spconv_compiler.passes.kernel_module import CAST, buffers_of, stored_as
-
-from spconv_compiler.bindings import func, ir
 
 # What the arguments of a convolution are called, in order; a function with others keeps numbers.
 ARGUMENT_NAMES = ("coords", "features", "weight", "bias")

@@ -19,12 +19,11 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+from spconv_compiler.bindings import ir
 from spconv_compiler.dialect import ApplyEpilogueOp, GemmOp, SubmConv3dOp
 from spconv_compiler.dialect.stages import build_map, compact, fill, pack_weight
 from spconv_compiler.dialect.types import epilogue_attr
 from spconv_compiler.passes.base import Pass, replace_each
-
-from spconv_compiler.bindings import ir
 
 
 def rewrite_conv(op: SubmConv3dOp) -> list[ir.Value]:

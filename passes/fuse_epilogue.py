@@ -14,10 +14,9 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+from spconv_compiler.bindings import ir
 from spconv_compiler.dialect import ApplyEpilogueOp, GemmOp
 from spconv_compiler.passes.base import Pass, defining_op, ops_named
-
-from spconv_compiler.bindings import ir
 from spconv_compiler.schedules import schedule_named
 
 

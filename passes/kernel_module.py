@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from spconv_compiler.bindings import func, gpu, ir
 from spconv_compiler.dialect.types import buffer_type, element_type, type_name
 from spconv_compiler.passes.kernel_builder import V, i32
-
-from spconv_compiler.bindings import func, gpu, ir
 
 CAST = "builtin.unrealized_conversion_cast"
 KERNELS = "kernels"

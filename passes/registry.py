@@ -10,10 +10,9 @@ import importlib
 import re
 from typing import Any, get_type_hints
 
-from spconv_compiler.passes.base import Pass, Upstream
-
 from spconv_compiler.bindings import PassManager, ir
 from spconv_compiler.errors import InputError
+from spconv_compiler.passes.base import Pass, Upstream
 
 PASS_NAMES = (
     "check-level",

@@ -110,7 +110,11 @@ def subm_conv3d(
 
 
 def clear_caches() -> None:
-    """Forgets kernels, maps and packed weights of this process; the disk cache keeps its entries."""
+    """Forgets kernels, maps and packed weights of this process; the disk cache keeps its entries.
+
+    A kernel that is loaded is not compiled again: after a change of SPCONV_DUMP_DIR or SPCONV_PRINT_AFTER, this is
+    what makes it dump or print.
+    """
     _coords_cache.clear()
     _weight_cache.clear()
     _kernel_for.cache_clear()
@@ -215,9 +219,10 @@ def _map(kernel: ConvKernel, coords: Any, points: Array, limits: _Limits | None)
 
     def built() -> _CoordsEntry:
         # The whole map, so that nothing is kept of coordinates that turn out to be bad.
-        entry = _CoordsEntry(kernel.box(with_batch(points)))
-        check_box(entry.box, points, *(limits or (None, None)))
-        _map_in(entry, kernel, points)
+        wide = with_batch(points)
+        entry = _CoordsEntry(kernel.box(wide))
+        check_box(entry.box, wide, *(limits or (None, None)))
+        _map_in(entry, kernel, wide)
         return entry
 
     entry = _coords_cache.get(coords, points, None, kernel.checksum, built)
@@ -240,14 +245,10 @@ def _map_in(entry: _CoordsEntry, kernel: ConvKernel, points: Array) -> tuple[Con
 
 
 def _packed(kernel: ConvKernel, weight: Any, weights: Array, layout: str) -> Any:
-    kernel_size = kernel.options.kernel_size
-    return _weight_cache.get(
-        weight,
-        weights,
-        (kernel.pack_signature, layout, kernel_size),
-        kernel.checksum,
-        lambda: kernel.pack(as_array(to_native(weight, layout, kernel_size), "weight")),
-    )
+    def pack() -> Any:
+        return kernel.pack(as_array(to_native(weight, layout, kernel.options.kernel_size), "weight"))
+
+    return _weight_cache.get(weight, weights, (kernel.pack_signature, layout), kernel.checksum, pack)
 
 
 def _guard_gradient(out: Any, *inputs: Any) -> Any:

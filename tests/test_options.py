@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 
 from spconv_compiler.errors import InputError
-from spconv_compiler.options import CompileOptions
+from spconv_compiler.options import MAX_CHANNELS, CompileOptions, triple, whole
 
 GOOD: dict[str, Any] = {"kernel_size": (3, 3, 3), "c_in": 16, "c_out": 32}
 
@@ -21,7 +22,9 @@ GOOD: dict[str, Any] = {"kernel_size": (3, 3, 3), "c_in": 16, "c_out": 32}
         ({"kernel_size": (3, -1, 3)}, "kernel_size is (3, -1, 3); accepted"),
         ({"dilation": (1, 0, 1)}, "dilation is (1, 0, 1); accepted: three numbers of at least 1 (z, y, x)"),
         ({"dilation": (1, 1)}, "dilation is (1, 1); accepted"),
-        ({"c_in": 0}, "channels are 0 → 32; accepted: at least one each"),
+        ({"c_in": 0}, f"channels are 0 → 32; accepted: 1 to {MAX_CHANNELS} each"),
+        ({"c_in": MAX_CHANNELS + 1}, f"channels are {MAX_CHANNELS + 1} → 32; accepted"),
+        ({"dilation": (1, 2**30, 1)}, f"reaches over {2**31} cells; accepted: at most {2**31 - 1}"),
         ({"c_out": -4}, "channels are 16 → -4; accepted"),
         ({"key_width": 48}, "key_width is 48; accepted: 32 or 64"),
         ({"dtype": "f64"}, "dtype is 'f64'; accepted: bf16, f16, f32"),
@@ -71,3 +74,18 @@ def test_every_field_is_in_the_key_unless_it_is_marked() -> None:
         assert dataclasses.replace(options, **{name: value}).key_parts() != options.key_parts()
     quiet = dataclasses.replace(options, verify=False, dump_dir="d", print_after="all")
     assert quiet.key_parts() == options.key_parts() and quiet != options
+
+
+def test_sizes_from_one_number_or_three() -> None:
+    assert triple(3, "kernel_size") == (3, 3, 3) == triple(np.int64(3), "kernel_size")
+    assert triple([1, np.int32(3), 5], "kernel_size") == (1, 3, 5) == triple(np.array([1, 3, 5]), "kernel_size")
+    for bad in (3.0, "3", None, (3, 3), (3, 3, 3, 3), (3, 3, "3"), (3, 3, 1.5), [], "333"):
+        with pytest.raises(InputError, match="kernel_size is .*; accepted: one whole number, or three"):
+            triple(bad, "kernel_size")
+
+
+def test_whole_numbers() -> None:
+    assert whole(np.uint8(7), "c_in") == 7
+    for bad in (7.0, "7", None, [7]):
+        with pytest.raises(InputError, match="c_in is .*; accepted: a whole number"):
+            whole(bad, "c_in")

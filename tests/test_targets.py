@@ -57,8 +57,10 @@ def test_gfx950_against_published_numbers() -> None:
 def test_cpu_facts(target: CpuTarget) -> None:
     wide = "avx512f" in target.requires
     assert target.lanes == (16 if wide else 8)
-    assert target.bf16_dot == ("avx512_bf16" in target.requires) == ("+avx512bf16" in target.llvm_features)
+    assert target.bf16_dot == ("avx512bf16" in target.requires) == ("+avx512bf16" in target.llvm_features)
     assert target.fma == ("fma" in target.requires)
+    # A feature spelt otherwise than it is looked up would never be found, and the level never be chosen.
+    assert set(target.requires) <= set(toolchain.CPU_FEATURES.values())
     registers = 32 if wide else 16
     for rows, vectors in target.tiles:
         # Accumulators, and either the vectors of B and a broadcast of A, or all broadcasts and a vector.

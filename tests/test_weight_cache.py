@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import gc
 import weakref
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import torch
 from conv_cases import Case, make_case, mismatch, voxels
 
 import spconv_compiler as sc
-from spconv_compiler import api, reference
+from spconv_compiler import api, reference, targets
 from spconv_compiler.driver import ConvKernel
 
 CASE = make_case(voxels(150, 8), 3, 4, 8, whole=True)
@@ -189,16 +190,17 @@ def test_weights_of_one_flat_tensor_are_told_apart(packed: list[str]) -> None:
     check(flat[size:].view(CASE.weight.shape))
 
 
-def test_every_target_level_has_its_own_packing() -> None:
-    """The same weight for kernels with other panels."""
-    from spconv_compiler.targets.cpu import LEVELS
-    from spconv_compiler.toolchain import host_cpu_features
-
-    weight = fresh()
-    usable = [level.name for level in LEVELS if host_cpu_features().issuperset(level.requires)]
-    assert usable
-    for name in [*usable, *usable]:
-        check(weight, target=name)
+def test_kernels_of_other_panels_have_their_own_packing(monkeypatch: pytest.MonkeyPatch, packed: list[str]) -> None:
+    """One weight for two targets, here this host and one that is said to have fewer registers."""
+    host = targets.get_target("cpu")
+    assert isinstance(host, targets.CpuTarget)
+    narrow = dataclasses.replace(host, name="narrow", tiles=((4, 1),))
+    monkeypatch.setitem(targets._TARGETS, "narrow", narrow)
+    coords, features, weight, _ = make_case(voxels(150, 8), 3, 4, 48, whole=True).tensors()
+    expected = sc.subm_conv3d(coords, features, weight)
+    for target in ("narrow", "cpu", "narrow", host.name):
+        assert torch.equal(sc.subm_conv3d(coords, features, weight, target=target), expected)
+    assert len(packed) == len(api._weight_cache) == 2
 
 
 def test_entries_go_with_their_weight() -> None:

@@ -10,8 +10,6 @@ func.func @bf16(%coords: !spconv.coords<32>, %features: tensor<?x64xbf16>, %weig
   // CHECK: "spconv.pack_weight"
   // DOT-SAME: pair_k = 2 : i64
   // NODOT-SAME: pair_k = 1 : i64
-  // WIDE-SAME: tile_n = 32 : i64
-  // NARROW-SAME: tile_n = 16 : i64
   %0 = "spconv.subm_conv3d"(%coords, %features, %weight) {dilation = array<i64: 1, 1, 1>, epilogue = #spconv.epilogue<"none">} : (!spconv.coords<32>, tensor<?x64xbf16>, tensor<64x3x3x3x64xbf16>) -> tensor<?x64xf32>
   return %0 : tensor<?x64xf32>
 }

@@ -204,8 +204,8 @@ class ChunkGemm:
         if whole:
             with for_(0, const(whole, i64()), lanes, unroll=False) as k:
                 store(widen(load(source, vec(lanes, self.element), k.iv)), target, k.iv)
-        for k in range(whole, c_in):
-            store(widen(load(source, self.element, k)), target, k)
+        for channel in range(whole, c_in):
+            store(widen(load(source, self.element, channel)), target, channel)
 
     def _multiply(self, weights: V, blocks: V, part: dict[str, V], features: V, later: tuple[V, V]) -> None:
         """Adds the batch's products into the sums."""
@@ -233,7 +233,8 @@ class ChunkGemm:
         """Asks for this panel's share of the rows that the same block of the next batch will read."""
         pairs, count = later
         row_bytes = self.panels.c_in * bits(self.element) // 8
-        share = -(-(-(-row_bytes // CACHE_LINE)) // self.panels.panels)
+        lines = -(-row_bytes // CACHE_LINE)
+        share = -(-lines // self.panels.panels)
         with if_(first + self.micro.rows <= count):
             here = gep(pairs, first, i64())
             for row in range(self.micro.rows):

@@ -85,7 +85,7 @@ class CpuTarget(Target):
 
     Attributes:
         llvm_cpu, llvm_features: what code is generated for.
-        requires: /proc/cpuinfo flags without which the code must not be run.
+        requires: features without which the code must not be run, as toolchain.host_cpu_features spells them.
         lanes: f32 elements of the widest vector register.
         fma: fused multiply-add in one instruction.
         bf16_dot: bf16 pairs multiplied and accumulated in f32 in one instruction.

@@ -21,6 +21,7 @@ from spconv_compiler.tools.split_input import SEPARATOR, split_input
 
 if TYPE_CHECKING:
     from spconv_compiler.bindings import ir
+    from spconv_compiler.passes.base import Pass
     from spconv_compiler.tools.verify_diagnostics import Diagnostic
 
     Run = Callable[[ir.Module], None]
@@ -47,7 +48,7 @@ def _main(argv: Sequence[str] | None) -> int:
         run = _plan(arguments)
     except SpconvError as error:
         print(f"spconv-opt: error: {error}", file=sys.stderr)
-        return 2
+        return 2 if isinstance(error, InputError) else 1
     try:
         text = read_text(arguments.file)
         cases = split_input(text) if arguments.split_input_file else [text]
@@ -138,6 +139,7 @@ def _plan(arguments: argparse.Namespace) -> Run:
 
     if not by_level:
         passes = parse_passes(",".join(arguments.passes or []))
+        _check_print_after(arguments.print_after, passes)
         return lambda module: Runner(print_after=arguments.print_after).run_passes(module, passes)
 
     from spconv_compiler.levels import LEVELS, check_level
@@ -150,12 +152,19 @@ def _plan(arguments: argparse.Namespace) -> Run:
             raise InputError(f"unknown level {level!r}; accepted: {', '.join(LEVELS)}")
     target = get_target(arguments.target or env.TARGET.get())
     stages = passes_between(target, source, arguments.to_level, arguments.schedule or "auto")
+    _check_print_after(arguments.print_after, [item for stage in stages for item in stage.passes])
 
     def run(module: ir.Module) -> None:
         check_level(module, source)
         Runner(print_after=arguments.print_after).run_stages(module, stages)
 
     return run
+
+
+def _check_print_after(name: str, passes: Sequence[Pass]) -> None:
+    labels = [getattr(item, "label", item.name) for item in passes]
+    if name not in ("", "all", *labels):
+        raise InputError(f"--print-after {name}: no such pass runs; accepted: {', '.join(['all', *labels])}")
 
 
 def read_text(file: str) -> str:
@@ -254,7 +263,7 @@ def _render(found: Diagnostic, name: str, case: str) -> str:
         return f"{name}: {found.kind}: {found.message}"
     inside = found.file == SOURCE
     text = f"{name if inside else found.file}:{found.line}:{found.column}: {found.kind}: {found.message}"
-    lines = case.splitlines()
+    lines = case.split("\n")
     if not inside or not found.line <= len(lines) or found.kind == "note":
         return text
     return f"{text}\n  {lines[found.line - 1]}\n  {' ' * (found.column - 1)}^"

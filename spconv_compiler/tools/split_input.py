@@ -11,8 +11,7 @@ _SEPARATOR_LINE = re.compile(rf"^\s*{re.escape(SEPARATOR)}\s*$")
 def split_input(text: str) -> list[str]:
     """The cases of `text`, each padded with empty lines so that its line numbers are those of the whole file."""
     cases: list[list[str]] = [[]]
-    lines = text.splitlines()
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if _SEPARATOR_LINE.match(line):
             cases.append([""] * number)
         else:

@@ -5,7 +5,7 @@ A comment says which diagnostic its line, or a line near it, must give:
     // expected-error {{text that the message contains}}           this line
     // expected-note @above {{…}}   // expected-note @below {{…}}   the nearest line without such a comment
     // expected-warning @+2 {{…}}   // expected-remark @-1 {{…}}    so many lines further or back
-    // expected-error @unknown {{…}}                                a diagnostic without a place in the file
+    // expected-error @unknown {{…}}                                a diagnostic without a place in the input
     // expected-error-re {{rows are {{[0-9]+}}}}                    {{…}} inside is a regular expression
 
 One comment a line, up to its end. Every diagnostic must be expected and every expectation met, except the
@@ -35,7 +35,7 @@ _CURRENT_OPERATION = "see current operation"
 
 @dataclasses.dataclass(frozen=True)
 class Diagnostic:
-    """One message at one place; line and column count from 1, line 0 means that the place is not in the input.
+    """One message at one place; line and column count from 1 and are 0 where the place is unknown.
 
     `file` is the name in the location: SOURCE for the parsed text itself, "" for an unknown place.
     """
@@ -46,8 +46,13 @@ class Diagnostic:
     line: int = 0
     column: int = 0
 
+    @property
+    def line_of_input(self) -> int:
+        """The line in the parsed text, or 0 when the place is elsewhere."""
+        return self.line if self.file == SOURCE else 0
+
     def __str__(self) -> str:
-        place = f"line {self.line}" if self.line else "no line"
+        place = f"line {self.line_of_input}" if self.line_of_input else "no line"
         return f"{place}: {self.kind}: {self.message}"
 
 
@@ -62,7 +67,8 @@ class Expectation:
     written_on: int
 
     def matches(self, found: Diagnostic) -> bool:
-        return found.kind == self.kind and found.line == self.line and self.pattern.search(found.message) is not None
+        same_place = found.kind == self.kind and found.line_of_input == self.line
+        return same_place and self.pattern.search(found.message) is not None
 
 
 def from_mlir(item: ir.DiagnosticInfo | ir.Diagnostic) -> Iterator[Diagnostic]:
@@ -95,13 +101,17 @@ def _placed(kind: str, message: str, location: str) -> Diagnostic:
 
 def expectations(text: str) -> tuple[list[Expectation], list[str]]:
     """The expectations in `text`, and a complaint for every comment that looks like one but is not."""
-    lines = text.splitlines()
+    lines = text.split("\n")
     matches = [_DESIGNATOR.search(line) for line in lines]
     found, complaints = [], []
     for number, (line, match) in enumerate(zip(lines, matches, strict=True), start=1):
         if match is not None:
             target = _target(number, match["where"] or "+0", [other is not None for other in matches])
-            pattern = _pattern(match["text"], regex=bool(match["regex"]))
+            try:
+                pattern = _pattern(match["text"], regex=bool(match["regex"]))
+            except re.error as error:
+                complaints.append(f"line {number}: not a regular expression: {error}")
+                continue
             found.append(Expectation(match["kind"], target, match["text"], pattern, number))
         elif _LOOKS_LIKE_ONE.search(line):
             complaints.append(f"line {number}: not an expectation: {line.strip()}")
