@@ -1,0 +1,180 @@
+"""Executes vector arithmetic, lane reads and MFMA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from spconv_compiler.sim import algebra as al
+from spconv_compiler.sim import matrix
+from spconv_compiler.sim.algebra import Array
+from spconv_compiler.sim.execute_scalar import as_lanes
+from spconv_compiler.sim.instruction import Instruction, Operand
+from spconv_compiler.sim.machine import ALL, LANES, WHOLE, Active, pack, unpack
+from spconv_compiler.sim.rows import DWORDS
+
+Run = Callable[[Active], None]
+Registers = Callable[[Operand], int]
+_VIEWS = {"i32": np.int32, "i64": np.int64, "f32": np.float32}
+
+
+def reader(operand: Operand, type_: str, register: Registers) -> Callable[[Active], tuple[Array, Array]]:
+    """A function to (values that broadcast to [n, lane], defined lanes uint64 [n] or one for all)."""
+    wide = DWORDS.get(type_, 1) == 2
+    view = _VIEWS.get(type_)
+    if type_ == "mask":
+        return lambda active: _lane_mask(active, operand.number)
+    if operand.kind in "va":
+        first = register(operand)
+
+        def from_vector(active: Active) -> tuple[Array, Array]:
+            values, known = active.vector(first)
+            if wide:
+                upper, upper_known = active.vector(first + 1)
+                values, known = al.join(values, upper), known & upper_known
+            return (values.view(view) if view else values), known
+
+        return from_vector
+    if operand.kind == "s":
+
+        def from_scalar(active: Active) -> tuple[Array, Array]:
+            values, known = active.scalar_pair(operand.number) if wide else active.scalar(operand.number)
+            return (values.view(view) if view else values)[:, None], as_lanes(known)
+
+        return from_scalar
+    number = operand.constant()
+    if wide and operand.kind == "inline" and number >> 31:
+        number |= 0xFFFFFFFF00000000
+    raw = np.full((1, 1), number, np.uint64 if wide else np.uint32)
+    constant = raw.view(view) if view else raw
+    return lambda active: (constant, ALL)
+
+
+def _lane_mask(active: Active, number: int) -> tuple[Array, Array]:
+    bits, known = active.scalar_pair(number)
+    return unpack(bits), known
+
+
+def arithmetic(instruction: Instruction, register: Registers) -> Run:
+    """Any row of kind "valu": all sources are read before anything is written."""
+    row, operands = instruction.row, instruction.operands
+    count = len(row.results)
+    readers = [reader(operand, t, register) for operand, t in zip(operands[count:], row.sources, strict=True)]
+    meaning = row.meaning
+    assert meaning is not None
+    writers = [_writer(operand, t, register) for operand, t in zip(operands[:count], row.results, strict=True)]
+    lower = [register(operand) for operand in operands[count:] if operand.kind in "va" and operand.dwords == 2]
+
+    def run(active: Active) -> None:
+        pairs = [read(active) for read in readers]
+        with np.errstate(invalid="ignore", over="ignore"):
+            found = meaning(*[values for values, _ in pairs])
+        known = np.broadcast_to(_all_known([bits for _, bits in pairs]), active.count)
+        low_known = known
+        if row.upward and lower and (known != ALL).any():
+            narrow = [bits for (_, bits), operand in zip(pairs, operands[count:], strict=True) if operand.dwords == 1]
+            low_known = np.broadcast_to(
+                _all_known([*narrow, *(active.vector(first)[1] for first in lower)]), active.count
+            )
+        for write, values in zip(writers, found if count > 1 else (found,), strict=True):
+            write(active, values, known, low_known)
+
+    return run
+
+
+def _all_known(parts: list[Any]) -> Any:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total & part
+    return total
+
+
+def _writer(operand: Operand, type_: str, register: Registers) -> Callable[[Active, Array, Array, Array], None]:
+    """A function of (active, values, defined lanes, defined lanes of the lower half)."""
+    if type_ == "mask":
+        return lambda active, values, known, _: write_mask(active, operand.number, values, known)
+    first = register(operand)
+    if DWORDS[type_] == 2:
+
+        def wide(active: Active, values: Array, known: Array, low_known: Array) -> None:
+            active.set_vector(first, al.low(values), low_known)
+            active.set_vector(first + 1, al.high(values), known)
+
+        return wide
+    return lambda active, values, known, _: active.set_vector(first, values.view(np.uint32), known)
+
+
+def write_mask(active: Active, number: int, values: Array, known: Array) -> None:
+    """A lane mask of bool [n, lane]: inactive lanes are 0, and defined."""
+    bits = pack(np.broadcast_to(values, (active.count, LANES)) & active.lanes)
+    active.set_scalar_pair(number, bits, known | ~active.exec)
+
+
+def lane_read(instruction: Instruction, register: Registers) -> Run:
+    """v_readfirstlane, v_readlane and v_mbcnt."""
+    name = instruction.row.name
+    if name.startswith("v_mbcnt"):
+        return _count_below(instruction, register)
+    target, source = instruction.operands[0], register(instruction.operands[1])
+    chosen = instruction.operands[2] if name == "v_readlane_b32" else None
+
+    def run(active: Active) -> None:
+        values, known = active.vector(source)
+        if chosen is None:
+            # Without an active lane, lane 0 is read.
+            lane = active.lanes.argmax(axis=1)
+        elif chosen.kind == "s":
+            number, bits = active.scalar(chosen.number)
+            if (bits != WHOLE).any():
+                active.fail(bits != WHOLE, "the number of the lane is undefined")
+            lane = (number & np.uint32(63)).astype(np.int64)
+        else:
+            lane = np.full(active.count, chosen.constant() & 63)
+        ready = known >> lane.astype(np.uint64) & np.uint64(1) != 0
+        active.set_scalar(target.number, values[np.arange(active.count), lane], np.where(ready, WHOLE, np.uint32(0)))
+
+    return run
+
+
+def _count_below(instruction: Instruction, register: Registers) -> Run:
+    """v_mbcnt_lo, _hi: set bits of one half of a mask below this lane, added to the second source."""
+    target, *sources = instruction.operands
+    first, second = (reader(operand, "u32", register) for operand in sources)
+    lanes = np.arange(LANES) - (32 if "_hi_" in instruction.row.name else 0)
+    below = al.mask_bits(np.clip(lanes, 0, 32))[None, :]
+
+    def run(active: Active) -> None:
+        (mask, mask_known), (base, base_known) = first(active), second(active)
+        counted = al.popcount(np.broadcast_to(mask & below, (active.count, LANES)))
+        known = np.broadcast_to(mask_known & base_known, active.count)
+        active.set_vector(register(target), counted + base, known)
+
+    return run
+
+
+def multiply(instruction: Instruction, register: Registers) -> Run:
+    """MFMA: EXEC is ignored."""
+    shape = instruction.row.matrix
+    assert shape is not None
+    target, *sources, addend = instruction.operands
+    first = register(target)
+    blocks = [slice(register(operand), register(operand) + operand.dwords) for operand in sources]
+
+    def run(active: Active) -> None:
+        batch = active.batch
+        a, b = (batch.vector[block][:, active.at] for block in blocks)
+        a_known, b_known = (batch.vector_defined[block][:, active.at] for block in blocks)
+        if addend.kind == "inline":
+            c = np.full((target.dwords, active.count, LANES), addend.constant(), np.uint32)
+            c_known = np.full((target.dwords, active.count), ALL)
+        else:
+            block = slice(register(addend), register(addend) + addend.dwords)
+            c, c_known = batch.vector[block][:, active.at], batch.vector_defined[block][:, active.at]
+        result = matrix.multiply(shape, a, b, c.view(np.float32)).view(np.uint32)
+        known = matrix.defined(shape, a_known, b_known, c_known)
+        for index in range(target.dwords):
+            active.set_vector(first + index, result[index], known[index], ignore_exec=True)
+
+    return run

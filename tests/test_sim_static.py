@@ -1,0 +1,206 @@
+"""Waits and wait states: what breaks each rule, what keeps it, and mutants of every kernel the compiler emits."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import pytest
+from conv_cases import make_case, voxels
+from sim_kernels import PROLOGUE, encode, make_kernel
+from test_sim_decode import CONVOLUTIONS, artifact, listing, without_padding
+
+from spconv_compiler.artifact import Artifact
+from spconv_compiler.sim.decode import decode
+from spconv_compiler.sim.elf import CodeObject, Kernel
+from spconv_compiler.sim.errors import Fault
+from spconv_compiler.sim.instruction import Instruction
+from spconv_compiler.sim.interpreter import Machine
+from spconv_compiler.sim.mutation import unreachable, wait_mutants
+from spconv_compiler.sim.run_plan import run_conv
+from spconv_compiler.sim.static_checks import check
+
+LOAD = "buffer_load_dword v2, v1, s[4:7], 0 offen"
+MFMA = "v_mfma_f32_16x16x32_bf16 v[4:7], v[8:11], v[12:15], 0"
+WIDE = "v_mfma_f32_32x32x16_bf16 v[16:31], v[8:11], v[12:15], 0"
+SINGLE = "v_mfma_f32_16x16x4_f32 v[4:7], v8, v12, 0"
+
+
+def problems(text: str) -> list[str]:
+    return [violation.reason for violation in check(decode(encode(f"{text}\ns_endpgm"), 0))]
+
+
+def nops(count: int) -> str:
+    """Wait states."""
+    return "\n".join(["s_nop 0"] * count)
+
+
+# (before the wait, the wait that suffices, the use after it, a part of the message without the wait)
+WAITS = {
+    "load, read": (LOAD, "vmcnt(0)", "v_add_u32_e32 v3, v2, v2", "reads v2 .*vmcnt"),
+    "load, overwrite": (LOAD, "vmcnt(0)", "v_mov_b32_e32 v2, 0", "writes v2 .*vmcnt"),
+    "load, mfma overwrites": (LOAD.replace("v2", "v5"), "vmcnt(0)", MFMA, "writes v5 .*vmcnt"),
+    "one younger load": (f"{LOAD}\n{LOAD.replace('v2', 'v3')}", "vmcnt(1)", "v_mov_b32_e32 v4, v2", "reads v2"),
+    "younger store counts": (
+        f"{LOAD}\ns_nop 0\nbuffer_store_dword v3, v1, s[4:7], 0 offen",
+        "vmcnt(1)",
+        "v_mov_b32_e32 v4, v2",
+        "reads v2",
+    ),
+    "scalar load": ("s_load_dword s8, s[0:1], 0x0", "lgkmcnt(0)", "s_mov_b32 s9, s8", "reads s8 .*lgkmcnt"),
+    "lds": ("ds_read_b32 v2, v1\nds_read_b32 v3, v1", "lgkmcnt(1)", "v_mov_b32_e32 v4, v2", "reads v2 .*lgkmcnt"),
+    "permute": ("ds_bpermute_b32 v2, v1, v3", "lgkmcnt(0)", "v_mov_b32_e32 v4, v2", "reads v2"),
+    "lds write at a barrier": ("ds_write_b32 v1, v2", "lgkmcnt(0)", "s_barrier", "LDS write is not waited for"),
+    "store of loaded data": (LOAD, "vmcnt(0)", "buffer_store_dword v2, v1, s[4:7], 0 offen", "reads v2"),
+    "other queue overwrites": (LOAD, "vmcnt(0)", "ds_read_b32 v2, v1", "writes v2"),
+}
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_waits(name: str) -> None:
+    before, wait, after, message = WAITS[name]
+    assert problems(f"{before}\ns_waitcnt {wait}\n{after}") == []
+    raised = wait.replace("(1)", "(2)").replace("(0)", "(1)")
+    for weaker in ("s_nop 7", f"s_waitcnt {raised}"):
+        found = problems(f"{before}\n{weaker}\n{after}")
+        assert len(found) == 1 and re.search(message, found[0]), found
+
+
+def test_scalar_loads_come_back_in_any_order() -> None:
+    """lgkmcnt(1) says nothing about which of two scalar loads is back."""
+    text = "s_load_dword s8, s[0:1], 0x0\ns_load_dword s9, s[0:1], 0x4\ns_waitcnt lgkmcnt(1)\ns_mov_b32 s10, s8"
+    assert len(problems(text)) == 1
+
+
+def test_full_counters_wait_by_themselves() -> None:
+    """64 loads after the first one: vmcnt holds 63, so that the first must be back."""
+    younger = [f"buffer_load_dword v{number}, v1, s[4:7], 0 offen" for number in range(100, 163)]
+    assert problems("\n".join([LOAD, *younger, "v_mov_b32_e32 v3, v2"])) == []
+    assert problems("\n".join([LOAD, *younger[:-1], "v_mov_b32_e32 v3, v2"])) != []
+
+
+def test_all_paths_are_looked_at() -> None:
+    """The load happens on one side of a branch only; without it nothing is wrong."""
+    text = f"s_cbranch_scc0 {{}}\n{LOAD}\nv_mov_b32_e32 v3, v2"
+    assert problems(text.format(2).replace(LOAD, "s_nop 0\ns_nop 0")) == []
+    assert len(problems(text.format(2))) == 1
+    loop = f"v_mov_b32_e32 v3, v2\ns_nop 0\n{LOAD}\ns_cbranch_scc0 -5"
+    assert len(problems(loop)) == 1
+
+
+# (producer, consumer, wait states needed, message)
+HAZARDS = {
+    "D to C, same": (MFMA, MFMA.replace(", 0", ", v[4:7]"), 0, ""),
+    "D to C, other opcode": (MFMA, SINGLE.replace(", 0", ", v[4:7]"), 6, "uses D of v_mfma_f32_16x16x32_bf16"),
+    "D to C, overlap": (MFMA, "v_mfma_f32_16x16x32_bf16 v[20:23], v[8:11], v[12:15], v[6:9]", 6, "uses D"),
+    "D to A": (MFMA, "v_mfma_f32_16x16x32_bf16 v[20:23], v[4:7], v[12:15], 0", 8, "uses D"),
+    "D to VALU": (MFMA, "v_mov_b32_e32 v3, v7", 8, "uses D"),
+    "D overwritten": (MFMA, "v_mov_b32_e32 v5, 0", 8, "uses D"),
+    "D to store": (MFMA, "buffer_store_dword v4, v1, s[4:7], 0 offen", 8, "uses D"),
+    "D to LDS": (MFMA, "ds_write_b32 v1, v4", 8, "uses D"),
+    "wide D to VALU": (WIDE, "v_mov_b32_e32 v3, v31", 12, "uses D"),
+    "wide D to C, overlap": (WIDE, "v_mfma_f32_16x16x32_bf16 v[4:7], v[8:11], v[12:15], v[20:23]", 10, "uses D"),
+    "f32 D to VALU": (SINGLE, "v_mov_b32_e32 v3, v7", 10, "uses D"),
+    "f32 D to C, overlap": (SINGLE, "v_mfma_f32_16x16x4_f32 v[20:23], v8, v12, v[6:9]", 8, "uses D"),
+    "C overwritten": (MFMA.replace(", 0", ", v[20:23]"), "v_mov_b32_e32 v21, 0", 3, "overwrites C"),
+    "VALU to A": ("v_mov_b32_e32 v8, 0", MFMA, 2, "uses v8 too soon"),
+    "VALU scalar to memory": ("v_readfirstlane_b32 s4, v3", LOAD, 5, "uses s4 too soon"),
+    "VALU mask to VALU": ("v_cmp_gt_u32_e64 s[8:9], v3, v4", "v_cndmask_b32_e64 v5, v3, v4, s[8:9]", 2, "soon"),
+    "VALU scalar to lane number": ("v_readfirstlane_b32 s8, v3", "v_readlane_b32 s9, v4, s8", 4, "uses s8"),
+    "VALU to lane read": ("v_mov_b32_e32 v3, 0", "v_readfirstlane_b32 s8, v3", 1, "uses v3"),
+    "store data overwritten": (
+        "buffer_store_dwordx4 v[8:11], v1, s[4:7], 0 offen",
+        "v_mov_b32_e32 v9, 0",
+        2,
+        "overwrites the data",
+    ),
+    "clause": (LOAD, "buffer_load_dword v1, v3, s[4:7], 0 offen", 1, "a clause reads and writes one register"),
+    "store after load": (LOAD, "buffer_store_dword v3, v1, s[4:7], 0 offen", 1, "a store ends it without a pause"),
+}
+
+
+@pytest.mark.parametrize("name", HAZARDS)
+def test_hazards(name: str) -> None:
+    producer, consumer, needed, message = HAZARDS[name]
+    assert problems(f"{producer}\n{nops(needed)}\n{consumer}") == []
+    if needed:
+        found = problems(f"{producer}\n{nops(needed - 1)}\n{consumer}")
+        assert found and all(message in reason for reason in found), found
+        assert problems(f"{producer}\ns_nop {needed - 1}\n{consumer}") == []
+
+
+def test_machine_refuses_a_kernel_that_fails() -> None:
+    machine = Machine({"k": make_kernel(f"{PROLOGUE}{LOAD}\nv_mov_b32_e32 v3, v2\ns_endpgm")})
+    buffer = machine.memory.allocate("buffer", 256)
+    with pytest.raises(
+        Fault, match=r"k: 1 violations, the first at 0x[0-9a-f]+: v_mov_b32_e32 v3, v2\n  reads v2 before"
+    ):
+        machine.launch("k", [1], 64, [buffer, buffer])
+
+
+# Kernels that the compiler emits.
+
+
+@functools.cache
+def kernels(name: str) -> dict[str, tuple[Kernel, list[Instruction]]]:
+    loaded = CodeObject(artifact(name).object).kernels
+    return {key: (kernel, decode(kernel.code, kernel.address)) for key, kernel in loaded.items()}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_emitted_kernels_are_clean(name: str) -> None:
+    for kernel, instructions in kernels(name).values():
+        assert [str(violation) for violation in check(instructions)] == [], kernel.name
+
+
+def alignment(name: str, kernel: str, instructions: list[Instruction]) -> set[int]:
+    """Addresses of the s_nop that the assembler put before aligned labels."""
+    isa = artifact(name).isa
+    assert isa is not None
+    lines, _, padded = listing(isa, kernel)
+    kept = {item.address for item in without_padding(instructions, lines, padded)}
+    return {item.address for item in instructions} - kept
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_wait_mutants_are_caught(name: str) -> None:
+    """All of them, but for s_nop that nobody reaches or that only pads code up to an aligned label."""
+    caught = 0
+    for kernel, instructions in kernels(name).values():
+        padding, dead = alignment(name, kernel.name, instructions), unreachable(instructions)
+        for mutant in wait_mutants(instructions):
+            item = instructions[mutant.index]
+            if mutant.caught():
+                caught += 1
+            else:
+                reason = mutant.index in dead or item.address in padding
+                assert item.row.name == "s_nop" and reason, f"{kernel.name} 0x{item.address:x} {item}: {mutant.change}"
+    assert caught > 50
+
+
+def without_barrier(original: Artifact, kernel: Kernel, item: Instruction) -> Artifact:
+    """The artifact with one s_barrier turned into s_nop 0."""
+    at = item.address - kernel.address
+    code = kernel.code[:at] + encode("s_nop 0") + kernel.code[at + 4 :]
+    return Artifact("0" * 64, {**original.files, "kernel.elf": original.object.replace(kernel.code, code)})
+
+
+def test_barrier_mutants_are_caught() -> None:
+    """Every barrier of every kernel, one at a time, on a frame with several waves in each scan."""
+    original, case = artifact("bf16"), make_case(voxels(2500, 20), 3, 16, 32, dtype="bf16", whole=True)
+    arguments: tuple[Any, ...] = (case.coords, case.features, case.weight)
+    run_conv(original, *arguments)
+    survivors, count = [], 0
+    for kernel, instructions in kernels("bf16").values():
+        for item in instructions:
+            if item.row.kind == "barrier":
+                count += 1
+                try:
+                    run_conv(without_barrier(original, kernel, item), *arguments)
+                except Fault as fault:
+                    assert "without a barrier" in str(fault)
+                else:
+                    survivors.append(f"{kernel.name} 0x{item.address:x}")
+    assert count > 0
+    assert survivors == []
