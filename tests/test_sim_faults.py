@@ -102,7 +102,8 @@ FAULTS = {
         "race: another wave writes what this one reads without a barrier",
     ),
     "LDS write after read": (
-        "ds_write_b32 v1, v0\ns_barrier\nv_xor_b32_e32 v3, 0x100, v1\nds_read_b32 v2, v3\nds_write_b32 v1, v0\n",
+        "ds_write_b32 v1, v0\ns_waitcnt lgkmcnt(0)\ns_barrier\n"
+        "v_xor_b32_e32 v3, 0x100, v1\nds_read_b32 v2, v3\nds_write_b32 v1, v0\n",
         {"lds_bytes": 512, "block": 128},
         "race: another wave reads what this one writes without a barrier",
     ),

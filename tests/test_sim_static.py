@@ -17,7 +17,7 @@ from spconv_compiler.sim.elf import CodeObject, Kernel
 from spconv_compiler.sim.errors import Fault
 from spconv_compiler.sim.instruction import Instruction
 from spconv_compiler.sim.interpreter import Machine
-from spconv_compiler.sim.mutation import unreachable, wait_mutants
+from spconv_compiler.sim.mutation import report, unreachable, wait_mutants
 from spconv_compiler.sim.run_plan import run_conv
 from spconv_compiler.sim.static_checks import check
 
@@ -204,3 +204,11 @@ def test_barrier_mutants_are_caught() -> None:
                     survivors.append(f"{kernel.name} 0x{item.address:x}")
     assert count > 0
     assert survivors == []
+
+
+def test_report_of_mutants() -> None:
+    lines = list(report(artifact("bf16").object))
+    scan = next(line for line in lines if line.startswith("scan_totals"))
+    caught, total = re.findall(r"(\d+) of (\d+) caught", scan)[0]
+    assert caught == total and int(total) > 10
+    assert all(": s_nop " in line for line in lines if line.startswith("  "))

@@ -11,7 +11,7 @@ from spconv_compiler.sim.instruction import EXEC, VCC, Instruction, Operand
 from spconv_compiler.sim.machine import WHOLE, Active
 from spconv_compiler.sim.rows import DWORDS, Row
 
-_VIEWS = {"i32": np.int32, "i64": np.int64, "f32": np.float32}
+_VIEWS = {"i32": np.int32, "i64": np.int64, "f32": np.float32, "k16": np.int32}
 # Opcodes of which every result bit depends on the same bit of the sources alone.
 _BITWISE = ("s_mov_", "s_not_", "s_xor_", "s_xnor_")
 

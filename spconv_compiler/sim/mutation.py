@@ -1,11 +1,18 @@
-"""Weakens what keeps a kernel correct, one place at a time: the checks must notice every change that matters."""
+"""Weakens what keeps a kernel correct, one place at a time: the checks must notice every change that matters.
+
+`python -m spconv_compiler.sim.mutation kernel.elf …` prints the share that is caught, and what is not.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import pathlib
+import sys
 from collections.abc import Iterator, Sequence
 
 from spconv_compiler.sim.cfg import build_blocks
+from spconv_compiler.sim.decode import decode
+from spconv_compiler.sim.elf import CodeObject
 from spconv_compiler.sim.instruction import Instruction, Operand, Wait
 from spconv_compiler.sim.static_checks import check
 
@@ -61,3 +68,23 @@ def unreachable(instructions: Sequence[Instruction]) -> set[int]:
     return {
         index for number, block in enumerate(blocks) if number not in seen for index in range(block.start, block.end)
     }
+
+
+def report(code: bytes) -> Iterator[str]:
+    """Lines that say, for every kernel of a code object, how many wait mutants are caught and which are not."""
+    for name, kernel in CodeObject(code).kernels.items():
+        instructions = decode(kernel.code, kernel.address)
+        dead = unreachable(instructions)
+        mutants = list(wait_mutants(instructions))
+        missed = [mutant for mutant in mutants if not mutant.caught()]
+        yield f"{name}: {len(mutants) - len(missed)} of {len(mutants)} caught"
+        for mutant in missed:
+            item = instructions[mutant.index]
+            reason = "no path leads here" if mutant.index in dead else "no rule needs it"
+            yield f"  0x{item.address:x}: {item}: {mutant.change}: {reason}"
+
+
+if __name__ == "__main__":
+    for path in sys.argv[1:]:
+        for line in report(pathlib.Path(path).read_bytes()):
+            sys.stdout.write(f"{line}\n")
