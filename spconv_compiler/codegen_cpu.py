@@ -21,7 +21,7 @@ def emit_cpu(module: ir.Module, target: CpuTarget) -> bytes:
 
     Returns:
         A position-independent ELF shared object with the exported kernels as plain C functions. It leaves
-        pthread_create and pthread_join to the process that loads it.
+        pthread_create, pthread_join, memset and memcpy to the process that loads it.
 
     Raises:
         CodegenError: there are no kernels, or LLVM or the linker fails.

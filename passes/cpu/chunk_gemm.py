@@ -1,11 +1,11 @@
 """The gemm of schedule `chunk_stationary`: a worker finishes one chunk of output rows before it takes the next.
 
-The chunk's sums stay in the worker's scratch, panel by panel. For each tap the input rows of its pairs are
-gathered a batch at a time (by address, or converted to f32), and multiplied by all panels of the tap's weights.
-Rows are written once, through the epilogue, to where they were before sorting.
+The chunk's sums stay in the worker's scratch, panel by panel. For each tap its pairs are taken a batch at a time:
+their input rows, read in place or converted to f32, are multiplied by all panels of the tap's weights. Rows are
+written once, through the epilogue, to where they were before sorting.
 
-A batch that is no multiple of the tile is filled up with rows whose products go to a row that nobody reads: the
-last address once more, or what was converted before. So a NaN reaches its own neighbours only.
+A batch that is no multiple of the tile ends with pairs whose product goes to a row that nobody reads: the last input
+row once more, or what was converted before. So a NaN reaches its own neighbours only.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from __future__ import annotations
 import dataclasses
 
 from spconv_compiler.bindings import ir
-from spconv_compiler.passes.cpu.chunk_pairs import pair_place, pair_row
-from spconv_compiler.passes.cpu.functions import Functions, pointer
+from spconv_compiler.passes.cpu.chunk_pairs import ROW_BITS, ROW_MASK, pair_place, pair_row
+from spconv_compiler.passes.cpu.functions import Functions
 from spconv_compiler.passes.cpu.memory import (
     CACHE_LINE,
     bytes_after,
-    load_pointer,
     prefetch,
     rounded,
-    store_slot,
 )
 from spconv_compiler.passes.cpu.micro_kernel import MicroKernel
 from spconv_compiler.passes.cpu.parallel import parallel_for, worth_workers
@@ -75,12 +73,12 @@ class ChunkGemm:
         return self.micro.panels
 
     @property
-    def gathers_addresses(self) -> bool:
+    def reads_in_place(self) -> bool:
         """The micro-kernel reads features where they are; otherwise they are converted first."""
         return self.panels.pair_k == 2 or bits(self.element) == 32
 
     @property
-    def copy_floats(self) -> int:
+    def converted_floats(self) -> int:
         """f32 elements from one converted row to the next."""
         return self.panels.c_in + _ROW_PADDING
 
@@ -91,18 +89,19 @@ class ChunkGemm:
         fitting = _BATCH_BYTES // (self.panels.c_in * 4)
         return rounded(max(least, min(fitting, self.chunk_rows)), self.micro.rows)
 
-    @property
-    def panel_bytes(self) -> int:
-        """One panel of sums: the chunk's rows and the one that nobody reads."""
-        return (self.chunk_rows + 1) * self.panels.tile_n * 4
+    def _panel_of(self, sums: V, panel: V | int, size: V) -> V:
+        """The sums of one panel of `size` rows: as close to each other as they can be, for small calls' sake."""
+        row_bytes = self.panels.tile_n * 4
+        return bytes_after(sums, (size + 1) * row_bytes * panel)
 
     def _parts(self) -> dict[str, int]:
         """The scratch of a worker: bytes of each part."""
         return {
-            "sums": self.panels.panels * self.panel_bytes,
+            # Each panel has the chunk's rows and the one that nobody reads.
+            "sums": self.panels.panels * (self.chunk_rows + 1) * self.panels.tile_n * 4,
             "bias": self.panels.panels * self.panels.tile_n * 4,
-            "places": self.batch * 4,
-            "inputs": self.batch * (8 if self.gathers_addresses else self.copy_floats * 4),
+            "last": self.micro.rows * 8,
+            "converted": 0 if self.reads_in_place else self.batch * self.converted_floats * 4,
         }
 
     @property
@@ -146,11 +145,10 @@ class ChunkGemm:
             with for_(first, end, self.batch, unroll=False) as batch:
                 here = gep(mine, batch.iv, i64())
                 size_here = (end - batch.iv).min(self.batch)
-                blocks = (size_here + (self.micro.rows - 1)) // self.micro.rows
-                self._gather(features, here, size_here, blocks, part)
+                self._gather(features, here, size_here, size, part)
                 # The pairs after this batch are the next one's, of this tap or the next.
                 later = gep(here, size_here, i64()), count - batch.iv - size_here
-                self._multiply(weights, blocks, part, features, later)
+                self._multiply(weights, features, (here, size_here), size, part, later)
         self._finish_rows(part, size, gep(origin, start, i32()), out)
 
     @property
@@ -177,25 +175,24 @@ class ChunkGemm:
         with for_(0, const(panels.panels, i64()), 1, unroll=False) as panel:
             source = gep(part["bias"], panel.iv * panels.tile_n, f32())
             registers = [load(source, vec(lanes, f32()), vector * lanes) for vector in range(self.micro.vectors)]
-            target = bytes_after(part["sums"], panel.iv * self.panel_bytes)
+            target = self._panel_of(part["sums"], panel.iv, size)
             with for_(0, size, 1, unroll=False) as row:
                 for vector, register in enumerate(registers):
                     store(register, gep(target, row.iv * panels.tile_n, f32()), vector * lanes)
 
-    def _gather(self, features: V, pairs: V, size: V, blocks: V, part: dict[str, V]) -> None:
-        """Notes output places and input rows of a batch, and fills its last block up."""
-        with for_(0, size, 1, unroll=False) as loop:
-            pair = load(pairs, i64(), loop.iv)
-            store(pair_place(pair).to(i32()), part["places"], loop.iv)
-            row = gep(features, pair_row(pair) * self.panels.c_in, self.element)
-            if self.gathers_addresses:
-                store_slot(row, part["inputs"], loop.iv)
-            else:
-                self._convert(row, gep(part["inputs"], loop.iv * self.copy_floats, f32()))
-        with for_(size, blocks * self.micro.rows, 1, unroll=False) as loop:
-            store(const(self.chunk_rows, i32()), part["places"], loop.iv)
-            if self.gathers_addresses:
-                store_slot(load_pointer(part["inputs"], size - 1), part["inputs"], loop.iv)
+    def _gather(self, features: V, pairs: V, count: V, size: V, part: dict[str, V]) -> None:
+        """Converts a batch's rows where that is needed, and makes a whole block of its last pairs."""
+        if not self.reads_in_place:
+            with for_(0, count, 1, unroll=False) as loop:
+                row = gep(features, pair_row(load(pairs, i64(), loop.iv)) * self.panels.c_in, self.element)
+                self._convert(row, gep(part["converted"], loop.iv * self.converted_floats, f32()))
+        rest = count % self.micro.rows
+        last = load(pairs, i64(), count - 1)
+        unread = last & ROW_MASK | size << ROW_BITS
+        with for_(0, rest, 1, unroll=False) as loop:
+            store(load(pairs, i64(), count - rest + loop.iv), part["last"], loop.iv)
+        with for_(rest, const(self.micro.rows, i64()), 1, unroll=False) as loop:
+            store(unread, part["last"], loop.iv)
 
     def _convert(self, source: V, target: V) -> None:
         """Writes one row as f32."""
@@ -207,27 +204,30 @@ class ChunkGemm:
         for channel in range(whole, c_in):
             store(widen(load(source, self.element, channel)), target, channel)
 
-    def _multiply(self, weights: V, blocks: V, part: dict[str, V], features: V, later: tuple[V, V]) -> None:
-        """Adds the batch's products into the sums."""
+    def _multiply(
+        self, weights: V, features: V, batch: tuple[V, V], size: V, part: dict[str, V], later: tuple[V, V]
+    ) -> None:
+        """Adds the products of a batch (pairs, count) into the sums of `size` rows; prefetches for the later one."""
         panels, rows = self.panels, self.micro.rows
+        pairs, count = batch
+        whole = count // rows
         with for_(0, const(panels.panels, i64()), 1, unroll=False) as panel:
             weight = gep(weights, panel.iv * panels.panel_elements, self._packed)
-            sums = bytes_after(part["sums"], panel.iv * self.panel_bytes)
-            with for_(0, blocks, 1, unroll=False) as block:
+            sums = self._panel_of(part["sums"], panel.iv, size)
+            with for_(0, (count + (rows - 1)) // rows, 1, unroll=False) as block:
                 first = block.iv * rows
                 self._prefetch(features, later, first, panel.iv)
-                places = gep(part["places"], first, i32())
-                targets = [
-                    gep(sums, load(places, i32(), row).to(i64()) * panels.tile_n, f32()) for row in range(rows)
-                ]
-                self.micro(self._inputs(part["inputs"], first), weight, targets)
+                here = (block.iv < whole).select(gep(pairs, first, i64()), part["last"])
+                block_pairs = [load(here, i64(), row) for row in range(rows)]
+                targets = [gep(sums, pair_place(pair) * panels.tile_n, f32()) for pair in block_pairs]
+                self.micro(self._inputs(features, block_pairs, part, first), weight, targets)
 
-    def _inputs(self, inputs: V, first: V) -> list[V]:
-        if self.gathers_addresses:
-            here = gep(inputs, first, pointer())
-            return [load_pointer(here, row) for row in range(self.micro.rows)]
-        here = gep(inputs, first * self.copy_floats, f32())
-        return [gep(here, row * self.copy_floats, f32()) for row in range(self.micro.rows)]
+    def _inputs(self, features: V, pairs: list[V], part: dict[str, V], first: V) -> list[V]:
+        """The addresses of a block's input rows."""
+        if self.reads_in_place:
+            return [gep(features, pair_row(pair) * self.panels.c_in, self.element) for pair in pairs]
+        here = gep(part["converted"], first * self.converted_floats, f32())
+        return [gep(here, row * self.converted_floats, f32()) for row in range(self.micro.rows)]
 
     def _prefetch(self, features: V, later: tuple[V, V], first: V, panel: V) -> None:
         """Asks for this panel's share of the rows that the same block of the next batch will read."""
@@ -244,19 +244,19 @@ class ChunkGemm:
                     prefetch(bytes_after(address, line * CACHE_LINE))
 
     def _finish_rows(self, part: dict[str, V], size: V, origin: V, out: V) -> None:
-        """Writes `size` rows through the epilogue to the rows that they were before sorting."""
+        """Writes `size` rows through the epilogue to where they were before sorting."""
         panels = self.panels
         whole, rest = divmod(panels.c_out, panels.tile_n)
         with for_(0, size, 1, unroll=False) as row:
             target = gep(out, load(origin, i32(), row.iv).to(i64()) * panels.c_out, self.out_element)
-            source = gep(part["sums"], row.iv * panels.tile_n, f32())
+            sums = gep(part["sums"], row.iv * panels.tile_n, f32())
             if whole:
                 with for_(0, const(whole, i64()), 1, unroll=False) as panel:
                     there = gep(target, panel.iv * panels.tile_n, self.out_element)
-                    self._finish(bytes_after(source, panel.iv * self.panel_bytes), there, panels.tile_n)
+                    self._finish(self._panel_of(sums, panel.iv, size), there, panels.tile_n)
             if rest:
                 there = gep(target, whole * panels.tile_n, self.out_element)
-                self._finish(bytes_after(source, whole * self.panel_bytes), there, rest)
+                self._finish(self._panel_of(sums, whole, size), there, rest)
 
     def _finish(self, source: V, target: V, columns: int) -> None:
         lanes = self.micro.lanes

@@ -1,21 +1,23 @@
 """The pairs of a map on the CPU, ordered by (chunk of output rows, tap, output row).
 
-Output rows are taken in the order of their keys. For one line of taps along x the wanted keys ascend with them,
-so the search is a merge join, in the manner of Spira's z-delta search (arXiv 2511.20834): a pointer into the
-sorted keys that only moves forward, by as many places as a vector comparison counts. A chunk starts with a
-binary search per line. Nothing branches on what is found: a pair is written always and counted when it is one.
+Compacts the table of neighbours (half_table.py). A chunk's pairs of a tap before the centre stand in the tap's own
+row of the table, at the chunk's places; those of a tap after it in the row of the mirrored tap, wherever it names
+a place of the chunk. Eight entries are compacted at a time: the bits of a comparison choose a permutation that
+brings the present ones to the front.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
+import functools
+from collections.abc import Callable
 
-from spconv_compiler.bindings import ir, llvm
-from spconv_compiler.passes.cpu.functions import Functions, call_intrinsic
-from spconv_compiler.passes.cpu.memory import CACHE_LINE, atomic_add, stack_array
+from spconv_compiler.bindings import arith, ir, llvm
+from spconv_compiler.passes.cpu.functions import Functions, address_of, call_intrinsic
+from spconv_compiler.passes.cpu.half_table import Geometry, lower_bound
+from spconv_compiler.passes.cpu.memory import atomic_add, bytes_after, i8, stack_array
 from spconv_compiler.passes.cpu.parallel import parallel_for, worth_workers
-from spconv_compiler.passes.cpu.sorted_keys import PAIRS, key_type
+from spconv_compiler.passes.cpu.sorted_keys import DUPLICATES, PAIRS
 from spconv_compiler.passes.kernel_builder import (
     V,
     const,
@@ -24,16 +26,17 @@ from spconv_compiler.passes.kernel_builder import (
     i32,
     i64,
     if_,
+    if_else,
     load,
     store,
     vec,
-    while_,
 )
 
-# A worker for this many searches, some half a millisecond.
-_GRAIN = 1 << 16
-# Pointers and counts of the lines that are searched side by side stay in registers up to this many.
-_LIVE_VALUES = 16
+# A worker for this many table entries, some 0.2 ms.
+_GRAIN = 1 << 18
+# 32-bit elements that vpermd permutes.
+_LANES = 8
+_PERMUTATIONS = "compaction_permutations"
 
 ROW_BITS = 32
 ROW_MASK = (1 << ROW_BITS) - 1
@@ -49,50 +52,43 @@ def pair_place(pair: V) -> V:
     return pair >> ROW_BITS
 
 
+def compaction_permutations() -> bytes:
+    """For every set of eight lanes their numbers in front, in order, and zeros behind: a byte a lane."""
+    chosen = [[lane for lane in range(_LANES) if mask >> lane & 1] for mask in range(1 << _LANES)]
+    return b"".join(bytes(lanes).ljust(_LANES, b"\0") for lanes in chosen)
+
+
 @dataclasses.dataclass(frozen=True)
 class ChunkPairs:
     """Body of the pairs kernel.
 
-    Arguments: keys and origin as SortedKeys left them; pairs i64 [capacity]: input row | place << 32; first pair
-    of every chunk i64 [chunks]; where its taps start after that i32 [chunks, taps + 1]; status; scratch i64
-    [threads, scratch_words]; rows, extent_y, extent_x, capacity, threads. Returns the pairs needed when there
-    are more than `capacity`; then `pairs` holds some of them only.
+    Arguments: keys and origin as SortedKeys left them; table as HalfTable did; pairs i64 [capacity]: input row |
+    place << 32; first pair of every chunk i64 [chunks]; where its taps start after that i32 [chunks, taps + 1];
+    status; scratch i32 [threads, scratch_words]; rows, extent_y, extent_x, capacity, threads. Returns the pairs
+    needed when there are more than `capacity`; then `pairs` holds some of them only. Where a voxel stands in
+    several rows there is no mirror image: nothing is written, and no pair counted.
     """
 
     functions: Functions
     name: str
-    key_width: int
-    kernel_size: tuple[int, int, int]
-    dilation: tuple[int, int, int]
+    geometry: Geometry
     chunk_rows: int
 
     @property
-    def taps(self) -> int:
-        return math.prod(self.kernel_size)
-
-    @property
-    def stride(self) -> int:
-        """Words from one tap's pairs in scratch to the next's: no power of two, which would share cache sets."""
-        return self.chunk_rows + CACHE_LINE // 8
+    def list_words(self) -> int:
+        """A chunk's pairs at most, and what the last vector writes beyond them."""
+        return self.geometry.taps * self.chunk_rows + _LANES
 
     @property
     def scratch_words(self) -> int:
-        """A worker's scratch: pairs [taps, stride] and counts [taps], i64."""
-        return self.taps * (self.stride + 1)
-
-    @property
-    def key(self) -> ir.Type:
-        return key_type(self.key_width)
-
-    @property
-    def lanes(self) -> int:
-        """Keys compared at once."""
-        return self.functions.target.lanes * 32 // self.key_width
+        """A worker's scratch: input and output places of a chunk's pairs, i32."""
+        return 2 * self.list_words
 
     def __call__(
         self,
         keys: V,
         origin: V,
+        table: V,
         pairs: V,
         chunk_first: V,
         tap_first: V,
@@ -104,13 +100,14 @@ class ChunkPairs:
         capacity: V,
         threads: V,
     ) -> V:
+        self.functions.constant(_PERMUTATIONS, compaction_permutations())
         total = stack_array(1, i64())
         store(const(0, i64()), total)
-        shared = [keys, origin, pairs, chunk_first, tap_first, scratch, total, rows, extent_y, extent_x, capacity]
+        shared = [keys, origin, table, pairs, chunk_first, tap_first, scratch, total, rows, extent_y, extent_x]
         chunks = (rows + (self.chunk_rows - 1)) // self.chunk_rows
-        kz, ky, _ = self.kernel_size
-        workers = worth_workers(threads, rows * (kz * ky), _GRAIN)
-        parallel_for(self.functions, self.name, chunks, workers, shared, self._chunk)
+        chunks = load(status, i64(), DUPLICATES).eq(0).select(chunks, const(0, i64()))
+        workers = worth_workers(threads, rows * self.geometry.taps, _GRAIN)
+        parallel_for(self.functions, self.name, chunks, workers, [*shared, capacity], self._chunk)
         needed = load(total, i64())
         store(needed, status, PAIRS)
         return (needed > capacity).select(needed, const(0, i64()))
@@ -121,6 +118,7 @@ class ChunkPairs:
         worker: V,
         keys: V,
         origin: V,
+        table: V,
         pairs: V,
         chunk_first: V,
         tap_first: V,
@@ -131,106 +129,120 @@ class ChunkPairs:
         extent_x: V,
         capacity: V,
     ) -> None:
-        found = gep(scratch, worker * self.scratch_words, i64())
-        counts = gep(found, self.taps * self.stride, i64())
+        inputs = gep(scratch, worker * self.scratch_words, i32())
+        found = inputs, gep(inputs, self.list_words, i32())
         start = chunk * self.chunk_rows
         size = (rows - start).min(self.chunk_rows)
-        self._search(keys, rows, start, size, (extent_y * extent_x, extent_x), found, counts)
-
-        taps = const(self.taps, i64())
-        starts = gep(tap_first, chunk * (self.taps + 1), i32())
-        with for_(0, taps, 1, [const(0, i64())], unroll=False) as tap:
-            store(tap.args[0].to(i32()), starts, tap.iv)
-            tap.yields(tap.args[0] + load(counts, i64(), tap.iv))
-        (count,) = tap.results
-        store(count.to(i32()), starts, self.taps)
+        starts = gep(tap_first, chunk * (self.geometry.taps + 1), i32())
+        count = self._before_centre(table, rows, start, size, found, starts)
+        count = self._centre(start, size, found, starts, count)
+        count = self._after_centre(keys, table, rows, (extent_y, extent_x), start, size, found, starts, count)
+        store(count.to(i32()), starts, self.geometry.taps)
         first = atomic_add(total, count)
         store(first, chunk_first, chunk)
-        with if_(first + count <= capacity), for_(0, taps, 1, unroll=False) as tap:
-            source = gep(found, tap.iv * self.stride, i64())
-            target = gep(pairs, first + load(starts, i32(), tap.iv).to(i64()), i64())
-            with for_(0, load(counts, i64(), tap.iv), unroll=False) as loop:
-                pair = load(source, i64(), loop.iv)
-                row = load(origin, i32(), pair_row(pair)).to(i64())
-                store(pair_place(pair) << ROW_BITS | row, target, loop.iv)
+        with if_(first + count <= capacity), for_(0, count, 1, unroll=False) as loop:
+            place = load(found[0], i32(), loop.iv).to(i64())
+            row = load(origin, i32(), place).to(i64())
+            store(load(found[1], i32(), loop.iv).to(i64()) << ROW_BITS | row, pairs, first + loop.iv)
 
-    def _search(
-        self, keys: V, rows: V, start: V, size: V, strides: tuple[V, V], found: V, counts: V
-    ) -> None:
-        """Finds the chunk's pairs, as places in the sorted keys, into found [taps, stride] and counts."""
-        kz, ky, kx = self.kernel_size
-        # Several lines side by side: their searches do not wait for each other.
-        group = ky if ky * (kx + 1) <= _LIVE_VALUES else 1
-        mine = gep(keys, start, self.key)
-        with for_(0, const(kz * ky // group, i64()), 1, unroll=False) as outer:
-            lines = [outer.iv * group + line for line in range(group)]
-            offsets = [self._line_offset(line, strides).to(self.key) for line in lines]
-            first_key = load(mine, self.key)
-            places = [self._lower_bound(keys, rows, first_key + offset) for offset in offsets]
-            target = gep(found, lines[0] * (kx * self.stride), i64())
-            init = places + [const(0, i64())] * (group * kx)
-            with for_(0, size, 1, init, unroll=False) as loop:
-                key, tag = load(mine, self.key, loop.iv), loop.iv << ROW_BITS
-                moved, written = [], []
-                for line, offset in enumerate(offsets):
-                    before = loop.args[group + line * kx : group + (line + 1) * kx]
-                    into = gep(target, line * kx * self.stride, i64())
-                    place, after = self._search_line(keys, loop.args[line], key + offset, tag, into, before)
-                    moved.append(place)
-                    written.extend(after)
-                loop.yields(*moved, *written)
-            for index, count in enumerate(loop.results[group:]):
-                store(count, counts, lines[0] * kx + index)
+    def _before_centre(
+        self, table: V, rows: V, start: V, size: V, found: tuple[V, V], starts: V
+    ) -> V:
+        """Appends the pairs of the taps in the table: the entries say what rows `start` and on read."""
+        with for_(0, const(self.geometry.centre, i64()), 1, [const(0, i64())], unroll=False) as tap:
+            store(tap.args[0].to(i32()), starts, tap.iv)
+            read = self._reader(table, rows, tap.iv)
+            with for_(0, size, _LANES, tap.args, unroll=False) as loop:
+                inputs, present = read(start + loop.iv)
+                loop.yields(_append(found, loop.args[0], present, size - loop.iv, inputs, _numbered(loop.iv)))
+            tap.yields(*loop.results)
+        return tap.results[0]
 
-    def _line_offset(self, line: V, strides: tuple[V, V]) -> V:
-        """What the first tap of a line adds to a key."""
-        _, ky, kx = self.kernel_size
-        dz, dy, dx = self.dilation
-        stride_z, stride_y = strides
-        z = (line // ky - self.kernel_size[0] // 2) * dz
-        y = (line % ky - ky // 2) * dy
-        return z * stride_z + y * stride_y - kx // 2 * dx
+    def _reader(self, table: V, rows: V, tap: V) -> Callable[[V], tuple[V, V]]:
+        """A function that gives, for eight voxels, the places that `tap` reads, and where there are any."""
+        run = self.geometry.run
+        entries = gep(table, tap // run * rows, i32())
+        bit = (tap % run).to(i32())
+        earlier = ((const(1, i32()) << bit) - 1).broadcast(_LANES)
+        to_sign = (const(31, i32()) - bit).broadcast(_LANES)
 
-    def _search_line(
-        self, keys: V, place: V, wanted: V, tag: V, target: V, counts: list[V]
-    ) -> tuple[V, list[V]]:
-        """The taps of one line for one row: (place of the first wanted key or a larger one, new counts)."""
-        kx, dx = self.kernel_size[2], self.dilation[2]
-        place = self._advance(keys, place, wanted)
-        here, after = place, []
-        for tap in range(kx):
-            hit = load(keys, self.key, here).eq(wanted + tap * dx).to(i64())
-            store(here | tag, gep(target, tap * self.stride, i64()), counts[tap])
-            after.append(counts[tap] + hit)
-            if tap + 1 < kx:
-                here = here + hit if dx == 1 else self._advance(keys, here, wanted + (tap + 1) * dx)
-        return place, after
+        def read(place: V) -> tuple[V, V]:
+            entry = load(entries, vec(_LANES, i32()), place)
+            before = entry & earlier
+            places = entry >> run
+            for lower in range(run - 1):
+                places = places + ((before >> lower) & 1)
+            return places, (entry << to_sign) < 0
 
-    def _advance(self, keys: V, place: V, wanted: V) -> V:
-        """The first place from `place` on whose key is not below `wanted`."""
-        below = self._count_below(keys, place, wanted)
+        return read
 
-        def step(place: V, below: V) -> list[V]:
-            return [place + self.lanes, self._count_below(keys, place + self.lanes, wanted)]
+    def _centre(self, start: V, size: V, found: tuple[V, V], starts: V, count: V) -> V:
+        """Appends what the centre reads: every row itself."""
+        store(count.to(i32()), starts, self.geometry.centre)
+        with for_(0, size, _LANES, unroll=False) as loop:
+            store(_numbered(start + loop.iv), found[0], count + loop.iv)
+            store(_numbered(loop.iv), found[1], count + loop.iv)
+        return count + size
 
-        place, below = while_(
-            [place, below], lambda place, below: (below.eq(self.lanes), [place, below]), step
-        )
-        return place + below
+    def _after_centre(
+        self,
+        keys: V,
+        table: V,
+        rows: V,
+        extents: tuple[V, V],
+        start: V,
+        size: V,
+        found: tuple[V, V],
+        starts: V,
+        count: V,
+    ) -> V:
+        """Appends the pairs of the mirrored taps: entries that name a row of the chunk, read by that row."""
+        geometry = self.geometry
+        zero = const(0, i64())
+        with for_(geometry.centre + 1, const(geometry.taps, i64()), 1, [count, zero, zero], unroll=False) as tap:
+            count, low, high = tap.args
+            store(count.to(i32()), starts, tap.iv)
+            mirrored = const(geometry.taps - 1, i64()) - tap.iv
+            new_run = (mirrored % geometry.run).eq(geometry.run - 1) | tap.iv.eq(geometry.centre + 1)
 
-    def _count_below(self, keys: V, place: V, wanted: V) -> V:
-        """How many of the `lanes` keys from `place` on are below `wanted`; they ascend."""
-        ascending = load(keys, vec(self.lanes, self.key), place)
-        flags = ascending < wanted.broadcast(self.lanes)
-        mask = V(llvm.BitcastOp(ir.IntegerType.get_signless(self.lanes), flags.value).result)
-        return call_intrinsic("llvm.ctpop", [mask.to(i32())], i32()).to(i64())
+            search = functools.partial(self._readers, keys, rows, mirrored, extents, start, size)
+            low, high = if_else(new_run, search, functools.partial(list, (low, high)))
+            read = self._reader(table, rows, mirrored)
+            chunk_start, chunk_size = (value.to(i32()).broadcast(_LANES) for value in (start, size))
+            with for_(low, high, _LANES, [count], unroll=False) as loop:
+                places, present = read(loop.iv)
+                outputs = places - chunk_start
+                present = present & outputs.ult(chunk_size)
+                left = high - loop.iv
+                loop.yields(_append(found, loop.args[0], present, left, _numbered(loop.iv), outputs))
+            tap.yields(*loop.results, low, high)
+        return tap.results[0]
 
-    def _lower_bound(self, keys: V, rows: V, wanted: V) -> V:
-        """The first place of all whose key is not below `wanted`, by binary search."""
+    def _readers(
+        self, keys: V, rows: V, tap: V, extents: tuple[V, V], start: V, size: V
+    ) -> list[V]:
+        """[low, high): all places whose entry for the run of `tap` can name a row of the chunk."""
+        geometry = self.geometry
+        offset = geometry.offset(tap // geometry.run * geometry.run, *extents)
+        first, last = (load(keys, geometry.key, place).to(i64()) for place in (start, start + size - 1))
+        return [
+            lower_bound(keys, geometry.key, rows, wanted.to(geometry.key))
+            for wanted in (first - offset - (geometry.run - 1), last - offset + 1)
+        ]
 
-        def halve(low: V, high: V) -> list[V]:
-            middle = (low + high) >> 1
-            below = load(keys, self.key, middle) < wanted
-            return [below.select(middle + 1, low), below.select(high, middle)]
 
-        return while_([const(0, i64()), rows], lambda low, high: (low < high, [low, high]), halve)[0]
+def _numbered(first: V) -> V:
+    """The numbers from `first` on, one per lane, i32."""
+    text = f"dense<{list(range(_LANES))}> : vector<{_LANES}xi32>"
+    return first.to(i32()).broadcast(_LANES) + V(arith.constant(vec(_LANES, i32()), ir.Attribute.parse(text)))
+
+
+def _append(found: tuple[V, V], count: V, present: V, left: V, inputs: V, outputs: V) -> V:
+    """Puts the present ones of the first `left` lanes behind `count` pairs; gives the new count."""
+    bits = V(llvm.BitcastOp(i8(), present.value).result).to(i64())
+    bits = bits & ((const(1, i64()) << left.min(_LANES)) - 1)
+    permutation = load(bytes_after(address_of(_PERMUTATIONS), bits * _LANES), vec(_LANES, i8())).to(vec(_LANES, i32()))
+    for target, values in zip(found, (inputs, outputs), strict=True):
+        packed = call_intrinsic("llvm.x86.avx2.permd", [values, permutation], values.type)
+        store(packed, target, count)
+    return count + call_intrinsic("llvm.ctpop", [bits], i64())

@@ -45,7 +45,7 @@ class Functions:
     def helper(
         self, name: str, arguments: Sequence[ir.Type], result: ir.Type | None, body: Callable[..., V | None]
     ) -> None:
-        """Defines the function `name` once; only functions of this module can call it."""
+        """Defines the function `name` once; only functions of this module can call it, and it is not inlined."""
         self._define(name, arguments, result, body, exported=False)
 
     def declare(self, name: str, arguments: Sequence[ir.Type], result: ir.Type) -> None:
@@ -54,6 +54,16 @@ class Functions:
         if not _defines(block, name):
             with ir.InsertionPoint(block):
                 llvm.LLVMFuncOp(name, _function_type(arguments, result))
+
+    def constant(self, name: str, content: bytes) -> None:
+        """Defines the constant `name` once; address_of(name) finds it."""
+        block = kernel_module(self.module, on_gpu=False)
+        if not _defines(block, name):
+            count = len(content)
+            type_ = ir.Type.parse(f"!llvm.array<{count} x i8>")
+            value = ir.Attribute.parse(f'dense<"0x{content.hex()}"> : tensor<{count}xi8>')
+            with ir.InsertionPoint(block):
+                llvm.GlobalOp(type_, name, _linkage("internal"), constant=True, value=value, alignment=64)
 
     def _define(
         self,
@@ -72,7 +82,8 @@ class Functions:
             function = llvm.LLVMFuncOp(
                 name,
                 _function_type(arguments, result),
-                linkage=ir.Attribute.parse(f"#llvm.linkage<{'external' if exported else 'internal'}>"),
+                linkage=_linkage("external" if exported else "internal"),
+                no_inline=not exported,
                 target_cpu=self.target.llvm_cpu,
                 target_features=ir.Attribute.parse(f"#llvm.target_features<[{features}]>"),
             )
@@ -111,6 +122,10 @@ def _call(function: str | V, arguments: Sequence[V], result: ir.Type | None) -> 
 def _function_type(arguments: Sequence[ir.Type], result: ir.Type | None) -> ir.TypeAttr:
     returned = "void" if result is None else str(result)
     return ir.TypeAttr.get(ir.Type.parse(f"!llvm.func<{returned} ({', '.join(map(str, arguments))})>"))
+
+
+def _linkage(kind: str) -> ir.Attribute:
+    return ir.Attribute.parse(f"#llvm.linkage<{kind}>")
 
 
 def _defines(block: ir.Block, name: str) -> bool:

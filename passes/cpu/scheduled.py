@@ -25,8 +25,3 @@ def parameters(pass_: Pass, op: StageOp, accepted: str) -> dict[str, int]:
     if name != accepted:
         pass_.fail(op, f'schedule "{name}" is not one for processors', f"accepted here: {accepted}")
     return values
-
-
-def joined(sizes: list[int]) -> str:
-    """Sizes as part of a function's name: 3x3x3."""
-    return "x".join(map(str, sizes))
