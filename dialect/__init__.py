@@ -9,8 +9,10 @@ if __name__ != "spconv_compiler.dialect":
     raise ImportError(f"import this package as spconv_compiler.dialect, not as {__name__}")
 
 from spconv_compiler.dialect.conv import SubmConv3dOp
+from spconv_compiler.dialect.cross import CrossCompactOp, CrossMapOp, PoolOp
 from spconv_compiler.dialect.loader import register
 from spconv_compiler.dialect.plan import AllocOp, ArgumentOp, LaunchOp, SymbolOp
+from spconv_compiler.dialect.sparse import OutputCoordsOp, SparseConv3dOp, SparsePool3dOp
 from spconv_compiler.dialect.stages import ApplyEpilogueOp, CompactOp, FillOp, GemmOp, MapOp, PackWeightOp
 from spconv_compiler.dialect.tile import TileAtomicOp, TileBoundOp, TileLoadOp, TileMmaOp, TileStoreOp
 
@@ -19,11 +21,17 @@ __all__ = [
     "ApplyEpilogueOp",
     "ArgumentOp",
     "CompactOp",
+    "CrossCompactOp",
+    "CrossMapOp",
     "FillOp",
     "GemmOp",
     "LaunchOp",
     "MapOp",
+    "OutputCoordsOp",
     "PackWeightOp",
+    "PoolOp",
+    "SparseConv3dOp",
+    "SparsePool3dOp",
     "SubmConv3dOp",
     "SymbolOp",
     "TileAtomicOp",

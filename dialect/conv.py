@@ -61,23 +61,7 @@ class SubmConv3dOp(SpconvOp):
         yield from rules.coords_rules(self.coords)
         yield from axis_rules(self, "dilation", odd=False)
         yield from rules.epilogue_rules(self)
-        shapes = [
-            *rules.row_tensor_rules("features", self.features),
-            *rules.weight_rules(self.weight),
-            *rules.row_tensor_rules("result", self.operation.results[0]),
-        ]
-        yield from shapes
-        if shapes:
-            return
-        c_out, *_, c_in = ir.RankedTensorType(self.weight.type).shape
-        if rules.channels(self.features) != c_in:
-            yield f"features have {rules.channels(self.features)} channels but the weight takes {c_in}"
-        if rules.channels(self.operation.results[0]) != c_out:
-            yield f"the result has {rules.channels(self.operation.results[0])} channels but the weight gives {c_out}"
-        if rules.element(self.weight) != rules.element(self.features):
-            yield f"features are {rules.element(self.features)} but the weight is {rules.element(self.weight)}"
-        if self.bias is not None:
-            yield from rules.bias_rules(self.bias, c_out)
+        yield from rules.conv_rules(self.features, self.weight, self.bias, self.operation.results[0], odd_kernel=True)
 
 
 def subm_conv3d(

@@ -8,6 +8,9 @@ from typing import Any, ClassVar
 from spconv_compiler.bindings import ir, register_dialect
 from spconv_compiler.errors import VerifyError
 
+# Coordinates are int32: a larger kernel or dilation reaches no neighbour.
+MAX_STEP = 2**31 - 1
+
 
 @register_dialect
 class SpconvDialect(ir.Dialect):  # type: ignore[misc]
@@ -70,13 +73,15 @@ class NoEffects(ir.MemoryEffectsOpInterface):  # type: ignore[misc]
         return None
 
 
-def axis_rules(op: SpconvOp, name: str, *, odd: bool) -> Iterable[str]:
-    """Rules of a three-axis attribute: array<i64: z, y, x>, each ≥ 1 and, for kernel sizes, odd."""
+def axis_rules(op: SpconvOp, name: str, *, odd: bool, least: int = 1) -> Iterable[str]:
+    """Rules of a three-axis attribute: array<i64: z, y, x>, each ≥ `least` and, for submanifold kernels, odd."""
     attribute = op.attribute(name)
     if not isinstance(attribute, ir.DenseI64ArrayAttr) or len(attribute) != 3:
         yield f"{name} is {attribute}; accepted: array<i64: z, y, x>"
-    elif min(attribute) < 1:
-        yield f"{name} is {list(attribute)}; accepted: three numbers of at least 1"
+    elif min(attribute) < least:
+        yield f"{name} is {list(attribute)}; accepted: three numbers of at least {least}"
+    elif max(attribute) > MAX_STEP:
+        yield f"{name} is {list(attribute)}; accepted: at most {MAX_STEP} along an axis"
     elif odd and any(size % 2 == 0 for size in attribute):
         yield f"{name} is {list(attribute)}; a submanifold kernel is odd along every axis"
 

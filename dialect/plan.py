@@ -9,15 +9,20 @@ from spconv_compiler.dialect.op import SpconvDialect, SpconvOp, single_result
 from spconv_compiler.dialect.types import buffer_type, is_buffer
 
 # Numbers that are known only at run time, in the order of the symbols of every size and grid map:
-# voxels, cells of the padded box times batches, and host threads.
-SIZE_SYMBOLS = ("rows", "cells", "threads")
+# voxels, cells of the padded box times batches, and host threads; where an op relates two coordinate sets, `rows` are
+# the voxels of the fine one, and those of the coarse one come last. A map may leave the last symbol out.
+SIZE_SYMBOLS = ("rows", "cells", "threads", "coarse_rows")
+_OF_ONE_SET = SIZE_SYMBOLS[:3]
 # Numbers that kernels take as arguments: the sizes above and the box that packs a coordinate into a key:
 # key = ((b·extent_z + z − min_z)·extent_y + y − min_y)·extent_x + x − min_x, halo included in min and extent.
+# `out_` symbols are the box of the coordinates that spconv.output_coords makes, without halo.
 # `capacity` is the present size of the growable buffer among a launch's arguments.
-_BOX = ("min_z", "min_y", "min_x", "extent_z", "extent_y", "extent_x", "batches")
-SYMBOLS = (*SIZE_SYMBOLS, *_BOX, "capacity")
-# What a launch's result depends on: the driver reuses it while that does not change.
-GROUPS = ("pairs", "weights", "output")
+BOX = ("min_z", "min_y", "min_x", "extent_z", "extent_y", "extent_x")
+OUT_BOX = tuple(f"out_{name}" for name in BOX)
+SYMBOLS = (*SIZE_SYMBOLS, *BOX, "batches", *OUT_BOX, "capacity")
+# What a launch's result depends on: the driver reuses it while that does not change. "coords" makes the coordinates of
+# outputs, "map" relates two sets, "pairs" are what a gemm or a pool runs over.
+GROUPS = ("coords", "map", "pairs", "weights", "output")
 
 
 def _size_rules(what: str, attribute: ir.Attribute, *, least: bool = False) -> Iterable[str]:
@@ -26,10 +31,12 @@ def _size_rules(what: str, attribute: ir.Attribute, *, least: bool = False) -> I
     if isinstance(attribute, ir.AffineMapAttr):
         map_ = ir.AffineMapAttr(attribute).value
         counts_fit = len(map_.results) >= 1 if least else len(map_.results) == 1
-        fits = map_.n_dims == 0 and map_.n_symbols == len(SIZE_SYMBOLS) and counts_fit
+        sizes_fit = map_.n_symbols in (len(_OF_ONE_SET), len(SIZE_SYMBOLS))
+        fits = map_.n_dims == 0 and sizes_fit and counts_fit
     if not fits:
         counts = "count, …, of which the least holds" if least else "count"
-        yield f"{what} is {attribute}; accepted: affine_map<()[{', '.join(SIZE_SYMBOLS)}] -> ({counts})>"
+        symbols, last = ", ".join(_OF_ONE_SET), SIZE_SYMBOLS[-1]
+        yield f"{what} is {attribute}; accepted: affine_map<()[{symbols}] -> ({counts})>, or with {last} too"
 
 
 @register_operation(SpconvDialect)
@@ -50,7 +57,7 @@ class SymbolOp(SpconvOp):
 class AllocOp(SpconvOp):
     """A buffer that exists while the plan runs (or while a cached group lives). Contents start undefined.
 
-    size: elements, as affine_map<()[rows, cells, threads] -> (count)>.
+    size: elements, as affine_map<()[rows, cells, threads] -> (count)>; see size_map.
     grows (optional, unit): size is a guess; a kernel that needs more writes nothing beyond it and returns the
     number of elements it needs, upon which the plan allocates that many and runs the kernel again (CPU only).
     """
@@ -84,7 +91,7 @@ class LaunchOp(SpconvOp):
 
     grid: workgroups per axis, an array of one to three size maps, each with one result or several of which the
     least holds (as in affine.min); empty on the CPU.
-    block (optional): lanes per workgroup. group (optional): "pairs", "weights" or "output".
+    block (optional): lanes per workgroup. group (optional): one of GROUPS.
     """
 
     OPERATION_NAME = "spconv.launch"
@@ -119,8 +126,12 @@ def symbol(name: str, type_: ir.Type) -> ir.Value:
 
 
 def size_map(text: str) -> ir.Attribute:
-    """`affine_map<()[rows, cells, threads] -> (text)>`, as in size_map("rows ceildiv 256")."""
-    return ir.Attribute.parse(f"affine_map<()[{', '.join(SIZE_SYMBOLS)}] -> ({text})>")
+    """`affine_map<()[rows, cells, threads] -> (text)>`, as in size_map("rows ceildiv 256").
+
+    A text that counts rows of the coarse set gives a map of all SIZE_SYMBOLS.
+    """
+    symbols = SIZE_SYMBOLS if SIZE_SYMBOLS[-1] in text else _OF_ONE_SET
+    return ir.Attribute.parse(f"affine_map<()[{', '.join(symbols)}] -> ({text})>")
 
 
 def alloc(name: str, element: ir.Type, size: str, *, grows: bool = False) -> ir.Value:

@@ -8,6 +8,8 @@ from spconv_compiler.bindings import ir
 from spconv_compiler.dialect.op import SpconvOp
 from spconv_compiler.dialect.types import ACTIVATIONS, KEY_WIDTHS, activation_of, int_parameter
 
+# Tiles, chunks and unroll factors beyond this are mistakes, and would be unrolled into endless code.
+MAX_PARAMETER = 2**16
 FEATURE_TYPES = ("bf16", "f16", "f32")
 
 
@@ -30,15 +32,38 @@ def element(value: ir.Value) -> ir.Type:
     return ir.RankedTensorType(value.type).element_type
 
 
-def weight_rules(value: ir.Value) -> Iterable[str]:
-    """Weights are tensor<C_out x kz x ky x kx x C_in x T>, the kernel odd along every axis."""
+def weight_rules(value: ir.Value, *, odd_kernel: bool) -> Iterable[str]:
+    """Weights are tensor<C_out x kz x ky x kx x C_in x T>; a submanifold kernel is odd along every axis."""
     tensor = ir.RankedTensorType(value.type) if isinstance(value.type, ir.RankedTensorType) else None
     if tensor is None or tensor.rank != 5 or not tensor.has_static_shape:
         yield f"weight is {value.type}; accepted: tensor<C_out x kz x ky x kx x C_in x T>, all static"
     elif str(tensor.element_type) not in FEATURE_TYPES or min(tensor.shape) < 1:
         yield f"weight is {value.type}; accepted: no empty axis, elements of {', '.join(FEATURE_TYPES)}"
-    elif any(size % 2 == 0 for size in tensor.shape[1:4]):
+    elif odd_kernel and any(size % 2 == 0 for size in tensor.shape[1:4]):
         yield f"kernel is {list(tensor.shape[1:4])}; a submanifold kernel is odd along every axis"
+
+
+def conv_rules(
+    features: ir.Value, weight: ir.Value, bias: ir.Value | None, result: ir.Value, *, odd_kernel: bool
+) -> Iterable[str]:
+    """Features, weight, bias and result of a convolution fit together."""
+    shapes = [
+        *row_tensor_rules("features", features),
+        *weight_rules(weight, odd_kernel=odd_kernel),
+        *row_tensor_rules("result", result),
+    ]
+    yield from shapes
+    if shapes:
+        return
+    c_out, *_, c_in = ir.RankedTensorType(weight.type).shape
+    if channels(features) != c_in:
+        yield f"features have {channels(features)} channels but the weight takes {c_in}"
+    if channels(result) != c_out:
+        yield f"the result has {channels(result)} channels but the weight gives {c_out}"
+    if element(weight) != element(features):
+        yield f"features are {element(features)} but the weight is {element(weight)}"
+    if bias is not None:
+        yield from bias_rules(bias, c_out)
 
 
 def bias_rules(value: ir.Value, c_out: int) -> Iterable[str]:
@@ -70,3 +95,5 @@ def schedule_rules(op: SpconvOp) -> Iterable[str]:
     for item in ir.DictAttr(ir.DynamicAttr(attribute).params[1]):
         if not isinstance(item.attr, ir.IntegerAttr):
             yield f"schedule parameter {item.name} is {item.attr}; accepted: an integer"
+        elif not 1 <= item.attr.value <= MAX_PARAMETER:
+            yield f"schedule parameter {item.name} is {item.attr.value}; accepted: 1 to {MAX_PARAMETER}"

@@ -148,7 +148,7 @@ class PackWeightOp(StageOp):
 
     def verify(self) -> Iterable[str]:
         yield from super().verify()
-        bad_weight = list(rules.weight_rules(self.weight))
+        bad_weight = list(rules.weight_rules(self.weight, odd_kernel=False))
         yield from bad_weight
         packed = element_type(self.operation.results[0].type)
         if not bad_weight and packed != rules.element(self.weight):

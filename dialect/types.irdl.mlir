@@ -10,6 +10,11 @@ irdl.dialect @spconv {
     %count = irdl.base "#builtin.integer"
     irdl.parameters(taps: %count)
   }
+  // For each row of the coarser of two coordinate sets and each tap the row of the finer one, if any.
+  irdl.type @cross_map {
+    %count = irdl.base "#builtin.integer"
+    irdl.parameters(taps: %count)
+  }
   // The present (tap, input row, output row) triples of a map, ordered for a gemm schedule.
   irdl.type @pairs {
     %count = irdl.base "#builtin.integer"

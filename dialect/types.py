@@ -7,6 +7,7 @@ from typing import Any
 from spconv_compiler.bindings import ir
 
 ACTIVATIONS = ("none", "relu")
+POOL_MODES = ("max", "avg")
 KEY_WIDTHS = (32, 64)
 
 
@@ -22,6 +23,11 @@ def coords_type(key_width: int) -> ir.Type:
 def map_type(taps: int) -> ir.Type:
     """`!spconv.map<taps>`."""
     return ir.DynamicType.get("spconv.map", [_i64(taps)])
+
+
+def cross_map_type(taps: int) -> ir.Type:
+    """`!spconv.cross_map<taps>`."""
+    return ir.DynamicType.get("spconv.cross_map", [_i64(taps)])
 
 
 def pairs_type(taps: int) -> ir.Type:
@@ -50,7 +56,7 @@ def is_buffer(type_: ir.Type) -> bool:
 
 
 def int_parameter(type_: ir.Type) -> int:
-    """The one integer parameter of coords (key width), map or pairs (taps)."""
+    """The one integer parameter of coords (key width), map, cross_map or pairs (taps)."""
     return int(ir.IntegerAttr(ir.DynamicType(type_).params[0]).value)
 
 

@@ -1,4 +1,4 @@
-"""Gives every stage op its schedule, from the target's facts and the gemm it feeds.
+"""Gives every stage op its schedule, from the target's facts and the gemm or pool it feeds.
 
 Before:
     %pairs = "spconv.compact"(%map)
@@ -14,30 +14,53 @@ the ops that feed it are not in the same function.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from typing import ClassVar
 
 from spconv_compiler.bindings import ir
-from spconv_compiler.dialect import ApplyEpilogueOp, CompactOp, FillOp, GemmOp, MapOp, PackWeightOp
+from spconv_compiler.dialect import (
+    ApplyEpilogueOp,
+    CompactOp,
+    CrossCompactOp,
+    CrossMapOp,
+    FillOp,
+    GemmOp,
+    MapOp,
+    OutputCoordsOp,
+    PackWeightOp,
+    PoolOp,
+)
 from spconv_compiler.dialect.types import element_type, schedule_attr
 from spconv_compiler.errors import ScheduleError
 from spconv_compiler.passes.base import Pass, defining_op, location_text, ops_named
-from spconv_compiler.schedules import Choice, Chosen, Problem, choose
+from spconv_compiler.schedules import Choice, Chosen, Problem, choose, choose_outputs, choose_pool
 from spconv_compiler.targets import Target, get_target
 
 
 def schedule_gemm(gemm: GemmOp, chosen: Chosen) -> None:
     """Sets the schedule of a gemm and of what feeds it."""
     _set(gemm, chosen.gemm)
-    pairs = _own(gemm, 0, chosen.pairs)
-    _set(pairs, chosen.pairs)
-    _set(pairs.operands[0].owner, chosen.map)
+    _schedule_pairs(gemm, chosen)
     _set(_own(gemm, 2, chosen.weights), chosen.weights)
     for value in (gemm.init, *gemm.operation.results):
         rows_ops = [defining_op(value), *(use.owner for use in value.uses)]
         for op in rows_ops:
             if op is not None and op.operation.name in (FillOp.OPERATION_NAME, ApplyEpilogueOp.OPERATION_NAME):
                 _set(op, chosen.gemm)
+
+
+def schedule_pool(pool: PoolOp, chosen: Chosen) -> None:
+    """Sets the schedule of a pool and of its pairs."""
+    _set(pool, chosen.gemm)
+    _schedule_pairs(pool, chosen)
+
+
+def _schedule_pairs(op: GemmOp | PoolOp, chosen: Chosen) -> None:
+    pairs = _own(op, 0, chosen.pairs)
+    _set(pairs, chosen.pairs)
+    _set(pairs.operands[0].owner, chosen.map)
 
 
 def _attr(choice: Choice) -> ir.Attribute:
@@ -49,7 +72,7 @@ def _set(op: ir.Operation | ir.OpView, choice: Choice) -> None:
         op.operation.attributes["schedule"] = _attr(choice)
 
 
-def _own(gemm: GemmOp, index: int, choice: Choice) -> ir.Operation:
+def _own(gemm: GemmOp | PoolOp, index: int, choice: Choice) -> ir.Operation:
     """The op behind operand `index`, cloned if it already has another schedule."""
     op = gemm.operation.operands[index].owner.operation
     if "schedule" in op.attributes and op.attributes["schedule"] != _attr(choice):
@@ -72,6 +95,14 @@ class ChooseSchedule(Pass):
 
     def run(self, module: ir.Module) -> None:
         target = get_target(self.target)
+        for op in ops_named(module, OutputCoordsOp.OPERATION_NAME):
+            with self._located(op):
+                _set(op, choose_outputs(target))
+        for op in ops_named(module, PoolOp.OPERATION_NAME):
+            if op.schedule is None:
+                self._check_pairs(op)
+                with self._located(op):
+                    schedule_pool(op, choose_pool(target))
         for gemm in ops_named(module, GemmOp.OPERATION_NAME):
             if gemm.schedule is None:
                 self._check_operands(gemm)
@@ -79,22 +110,34 @@ class ChooseSchedule(Pass):
 
     def _check_operands(self, gemm: GemmOp) -> None:
         """A schedule also says how pairs and weights are made, so their ops have to be at hand."""
-        pairs, weight = defining_op(gemm.pairs), defining_op(gemm.weight)
-        if not isinstance(pairs, CompactOp) or not isinstance(defining_op(pairs.map), MapOp):
-            self.fail(gemm, "the pairs are not made in this function", "supported: compact of map")
-        if not isinstance(weight, PackWeightOp):
+        self._check_pairs(gemm)
+        if not isinstance(defining_op(gemm.weight), PackWeightOp):
             self.fail(gemm, "the weight is not packed in this function", "supported: the result of pack_weight")
+
+    def _check_pairs(self, op: GemmOp | PoolOp) -> None:
+        pairs = defining_op(op.pairs)
+        made = isinstance(pairs, (CompactOp, CrossCompactOp))
+        if pairs is None or not made or not isinstance(defining_op(pairs.map), (MapOp, CrossMapOp)):
+            note = "supported: compact of map, cross_compact of cross_map"
+            self.fail(op, "the pairs are not made in this function", note)
 
     def _choose(self, gemm: GemmOp, target: Target) -> Chosen:
         dtype = str(element_type(gemm.weight.type))
+        between_sets = isinstance(defining_op(gemm.pairs), CrossCompactOp)
+        with self._located(gemm):
+            return choose(Problem(gemm.taps, gemm.c_in, gemm.c_out, dtype, between_sets), target, self.schedule)[1]
+
+    @contextlib.contextmanager
+    def _located(self, op: ir.OpView) -> Iterator[None]:
+        """Puts the op into the error of a choice that fails."""
         try:
-            return choose(Problem(gemm.taps, gemm.c_in, gemm.c_out, dtype), target, self.schedule)[1]
+            yield
         except ScheduleError as error:
             raise ScheduleError(
                 error.message,
                 error.rejections,
-                op=gemm.operation.get_asm(),
-                location=location_text(gemm.operation.location),
+                op=op.operation.get_asm(),
+                location=location_text(op.operation.location),
                 pass_name=self.name,
                 level=self.needs,
             ) from None

@@ -72,6 +72,6 @@ class ConvertCompactToLoops(Pass):
         functions = functions_for(self, module, self.target)
 
         def rewrite(op: CompactOp) -> list[ir.Value]:
-            return rewrite_compact(op, functions, parameters(self, op, "chunk_tap_row")["chunk_rows"])
+            return rewrite_compact(op, functions, parameters(self, op, "chunk_tap_row", "chunk_rows")["chunk_rows"])
 
         replace_each(module, CompactOp.OPERATION_NAME, rewrite)

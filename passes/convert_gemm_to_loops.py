@@ -30,7 +30,7 @@ from spconv_compiler.passes.cpu.micro_kernel import MicroKernel
 from spconv_compiler.passes.cpu.row_panels import RowPanels
 from spconv_compiler.passes.cpu.scheduled import functions_for, parameters
 from spconv_compiler.passes.kernel_builder import i32, i64
-from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage
+from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, rows_of
 
 
 def rewrite_gemm(op: GemmOp, fill: FillOp, functions: Functions, values: dict[str, int]) -> list[ir.Value]:
@@ -45,15 +45,16 @@ def rewrite_gemm(op: GemmOp, fill: FillOp, functions: Functions, values: dict[st
         f"_m{micro.rows}_n{panels.tile_n}_p{panels.pair_k}_u{micro.unroll_k}{'_bias' if biases else ''}{ending}"
     )
     body = ChunkGemm(functions, name, micro, values["chunk_rows"], taken, given, op.activation, bool(biases))
-    out = alloc("rows", given, f"rows * {op.c_out}")
+    rows = rows_of(op.pairs)
+    out = alloc("rows", given, f"{rows} * {op.c_out}")
     scratch = alloc("gemm_scratch", i32(), f"threads * {body.scratch_bytes // 4}")
     (features,), (packed,) = buffers_of(op.features), buffers_of(op.weight)
     pairs, chunk_first, tap_first, origin = buffers_of(op.pairs)
     buffers = [features, packed, *biases, out, pairs, chunk_first, tap_first, origin, scratch]
-    numbers = [symbol("rows", i64()), symbol("threads", i64())]
+    numbers = [symbol(rows, i64()), symbol("threads", i64())]
     kernel = functions.kernel(name, [pointer()] * len(buffers) + [i64()] * len(numbers), body)
     launch(kernel, [*buffers, *numbers], group="output")
-    return [cast_to_stage([out], result.type)]
+    return [cast_to_stage([out], result.type, rows=ir.StringAttr.get(rows))]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +70,9 @@ class ConvertGemmToLoops(Pass):
         functions = functions_for(self, module, self.target)
 
         def rewrite(op: GemmOp) -> list[ir.Value]:
-            values = parameters(self, op, "chunk_stationary")
+            values = parameters(
+                self, op, "chunk_stationary", "chunk_rows", "tile_m", "tile_n", "pair_k", "unroll_k"
+            )
             fill = defining_op(op.init)
             if not isinstance(fill, FillOp):
                 self.fail(op, "init is not the result of spconv.fill", "a gemm adds into rows of its own")

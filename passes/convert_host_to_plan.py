@@ -11,8 +11,8 @@ After:
       "spconv.launch"(…)
       return
 
-Every argument carries `spconv.name`. Needs stage ops gone; gives level gpu or loops. Fails when a result is not
-a buffer that the function allocates, or when a stage value is still in use.
+Every argument carries `spconv.name`, the one that it had if all of them had one. Needs stage ops gone; gives level gpu
+or loops. Fails when a result is not a buffer that the function allocates, or when a stage value is still in use.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from spconv_compiler.dialect.types import is_buffer
 from spconv_compiler.passes.base import Pass, defining_op, walk
 from spconv_compiler.passes.kernel_module import CAST, buffers_of, stored_as
 
-# What the arguments of a convolution are called, in order; a function with others keeps numbers.
+_NAME = "spconv.name"
+# What the arguments of a convolution are called, in order, unless they have names; a function with others gets numbers.
 ARGUMENT_NAMES = ("coords", "features", "weight", "bias")
 
 
@@ -43,7 +44,7 @@ class ConvertHostToPlan(Pass):
 
     def _convert(self, function: func.FuncOp) -> None:
         block = function.regions[0].blocks[0]
-        names = _argument_names(len(block.arguments))
+        names = _argument_names(function, len(block.arguments))
         terminator = block.operations[len(block.operations) - 1]
         outputs = [self._output_buffer(function, value) for value in terminator.operands]
         with ir.InsertionPoint(terminator), terminator.operation.location:
@@ -58,11 +59,14 @@ class ConvertHostToPlan(Pass):
         types = [argument.type for argument in block.arguments]
         function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(types, []))
         function.attributes["arg_attrs"] = ir.ArrayAttr.get(
-            [ir.DictAttr.get({"spconv.name": ir.StringAttr.get(name)}) for name in names]
+            [ir.DictAttr.get({_NAME: ir.StringAttr.get(name)}) for name in names]
         )
 
     def _output_buffer(self, function: func.FuncOp, value: ir.Value) -> ir.OpView:
-        buffers = [] if defining_op(value) is None else buffers_of(value)
+        try:
+            buffers = [] if defining_op(value) is None else buffers_of(value)
+        except ValueError as error:
+            self.fail(function, str(error), "run the convert-*-to-gpu or convert-*-to-loops passes first")
         alloc = defining_op(buffers[0]) if buffers else None
         if len(buffers) != 1 or not isinstance(alloc, AllocOp):
             self.fail(
@@ -88,7 +92,11 @@ class ConvertHostToPlan(Pass):
                 argument.set_type(stored_as(argument.type))
 
 
-def _argument_names(count: int) -> list[str]:
+def _argument_names(function: func.FuncOp, count: int) -> list[str]:
+    attributes = function.attributes
+    given = [ir.DictAttr(entry) for entry in attributes["arg_attrs"]] if "arg_attrs" in attributes else []
+    if given and all(_NAME in entry for entry in given):
+        return [ir.StringAttr(entry[_NAME]).value for entry in given]
     if 3 <= count <= len(ARGUMENT_NAMES):
         return list(ARGUMENT_NAMES[:count])
     return [f"arg{number}" for number in range(count)]

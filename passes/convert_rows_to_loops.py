@@ -25,7 +25,7 @@ from spconv_compiler.passes.cpu.functions import Functions, pointer
 from spconv_compiler.passes.cpu.rows import ApplyEpilogue
 from spconv_compiler.passes.cpu.scheduled import functions_for
 from spconv_compiler.passes.kernel_builder import i64
-from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage
+from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, rows_of
 
 
 def rewrite_epilogue(op: ApplyEpilogueOp, functions: Functions) -> list[ir.Value]:
@@ -33,10 +33,11 @@ def rewrite_epilogue(op: ApplyEpilogueOp, functions: Functions) -> list[ir.Value
     count, given = channels(result), element(result)
     name = f"apply_{op.activation}_{given}_{count}"
     (sums,) = buffers_of(op.input)
-    out = alloc("rows", given, f"rows * {count}")
+    rows = rows_of(op.input)
+    out = alloc("rows", given, f"{rows} * {count}")
     body = ApplyEpilogue(functions, name, count, given, op.activation)
     kernel = functions.kernel(name, [pointer(), pointer(), i64(), i64()], body)
-    launch(kernel, [sums, out, symbol("rows", i64()), symbol("threads", i64())], group="output")
+    launch(kernel, [sums, out, symbol(rows, i64()), symbol("threads", i64())], group="output")
     return [cast_to_stage([out], result.type)]
 
 

@@ -52,6 +52,6 @@ class ConvertWeightToLoops(Pass):
         functions = functions_for(self, module, self.target)
 
         def rewrite(op: PackWeightOp) -> list[ir.Value]:
-            return rewrite_pack(op, functions, parameters(self, op, "row_panels"))
+            return rewrite_pack(op, functions, parameters(self, op, "row_panels", "tile_n", "pair_k"))
 
         replace_each(module, PackWeightOp.OPERATION_NAME, rewrite)

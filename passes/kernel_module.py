@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from spconv_compiler.bindings import func, gpu, ir
+from spconv_compiler.bindings import gpu, ir
 from spconv_compiler.dialect.types import buffer_type, element_type, type_name
 from spconv_compiler.passes.kernel_builder import V, i32
 
@@ -29,8 +29,14 @@ def buffers_of(value: ir.Value) -> list[ir.Value]:
         return [_argument_buffer(value, owner)]
     operation = owner.operation
     if operation.name != CAST:
-        raise ValueError(f"{value} has not been lowered to buffers yet")
+        raise ValueError(f"the result of {operation.name} has not been lowered to buffers yet")
     return list(operation.operands)
+
+
+def rows_of(value: ir.Value) -> str:
+    """The plan's symbol for the rows of a lowered value, or for the output rows of pairs: what its cast notes."""
+    noted = None if isinstance(value.owner, ir.Block) else value.owner.operation.attributes
+    return ir.StringAttr(noted["rows"]).value if noted is not None and "rows" in noted else "rows"
 
 
 def _argument_buffer(value: ir.Value, block: ir.Block) -> ir.Value:
@@ -110,35 +116,6 @@ def gpu_kernel(
         with ir.InsertionPoint(entry):
             body(*[V(argument) for argument in entry.arguments])
             gpu.ReturnOp([])
-    return symbol
-
-
-def cpu_function(
-    module: ir.Module,
-    name: str,
-    arguments: Sequence[ir.Type],
-    results: Sequence[ir.Type],
-    body: Callable[..., Sequence[V]],
-    *,
-    exported: bool = True,
-) -> ir.Attribute:
-    """Defines the func.func `name` in @kernels once and returns its symbol.
-
-    Args:
-        arguments: !llvm.ptr for buffers, i64 and others as they are.
-        body: called with one V per argument, returns the results.
-        exported: False for helpers, which the optimiser may then inline away.
-    """
-    block = kernel_module(module, on_gpu=False)
-    symbol = ir.Attribute.parse(f"@{KERNELS}::@{name}")
-    if _has_symbol(block, name):
-        return symbol
-    with ir.InsertionPoint(block):
-        visibility = "public" if exported else "private"
-        function = func.FuncOp(name, (list(arguments), list(results)), visibility=visibility)
-        entry = function.add_entry_block()
-        with ir.InsertionPoint(entry):
-            func.ReturnOp([value.value for value in body(*[V(argument) for argument in entry.arguments])])
     return symbol
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Hashable
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from spconv_compiler import compiler, env
+from spconv_compiler import compiler, env, sparse_conv
 from spconv_compiler.arrays import Array, as_array, empty_like_kind, is_tensor, torch_module
 from spconv_compiler.coordinates import Box, check_box, check_coords, with_batch
 from spconv_compiler.driver import ConvKernel, KernelMap, load_conv
@@ -16,10 +16,16 @@ from spconv_compiler.layouts import channels_of, kernel_of, to_native
 from spconv_compiler.options import DTYPES, CompileOptions, triple, whole
 from spconv_compiler.tensor_cache import TensorCache
 
+if TYPE_CHECKING:
+    from spconv_compiler.driver_gpu import DeviceMap, GpuConvKernel
+
 # How many tensors' maps and packed weights are kept while the tensors live.
 _KEPT_COORDS = 64
 _KEPT_WEIGHTS = 1024
 
+Kernel: TypeAlias = "ConvKernel | GpuConvKernel"
+# Of the kernel's own kind: KernelMap for a ConvKernel, DeviceMap for a GpuConvKernel.
+Map: TypeAlias = "KernelMap | DeviceMap"
 _Limits: TypeAlias = "tuple[tuple[int, int, int] | None, int | None]"
 
 
@@ -34,8 +40,8 @@ class _CoordsEntry:
     """
 
     box: Box
-    maps: dict[tuple[Any, ...], KernelMap] = dataclasses.field(default_factory=dict)
-    ready: dict[ConvKernel, tuple[ConvKernel, KernelMap]] = dataclasses.field(default_factory=dict)
+    maps: dict[tuple[Any, ...], Map] = dataclasses.field(default_factory=dict)
+    ready: dict[Kernel, tuple[Kernel, Any]] = dataclasses.field(default_factory=dict)
 
 
 _coords_cache: TensorCache[_CoordsEntry] = TensorCache(_KEPT_COORDS)
@@ -65,7 +71,9 @@ def subm_conv3d(
     Args:
         coords: int32 [N, 3] (z, y, x) or [N, 4] (batch, z, y, x), any order, every voxel once; int64 is accepted
             if it fits. Negative values are fine unless spatial_shape is given.
-        features: [N, C_in] f32, bf16 or f16; torch tensors on the cpu or numpy arrays.
+        features: [N, C_in] f32, bf16 or f16; torch tensors or numpy arrays. With a GPU target, tensors may lie on
+            an AMD GPU, all on one; work is then queued on torch's current stream. Changes of such coords and
+            weights are noticed by torch's version counter alone.
         weight: same dtype as features, in `weight_layout`: "native" [C_out, kz, ky, kx, C_in],
             "torch" [C_out, C_in, kz, ky, kx] or "taps" [kz·ky·kx, C_in, C_out]; kernel odd along every axis.
         bias: [C_out], added in f32.
@@ -83,7 +91,9 @@ def subm_conv3d(
         InputError: an argument is not accepted; nothing is changed.
         CompileError, LaunchError, ToolchainError: see compile_conv and driver.load_conv.
     """
-    points, inputs, weights = check_coords(coords), as_array(features, "features"), as_array(weight, "weight")
+    _refuse_transforms(features, weight, bias)
+    points, inputs = check_coords(coords, on_gpu=True), as_array(features, "features", on_gpu=True)
+    weights = as_array(weight, "weight", on_gpu=True)
     _check_operands(points, inputs, weights)
     limits = _check_limits(spatial_shape, batch_size)
     kernel = _find_kernel(
@@ -103,6 +113,7 @@ def subm_conv3d(
     )
     biases = None if bias is None else _check_bias(bias, kernel.options.c_out)
     out = empty_like_kind(features, (points.shape[0], kernel.options.c_out), kernel.options.out_dtype)
+    kernel = kernel.on(_place(coords=points, features=inputs, weight=weights, bias=biases))
     if points.shape[0] > 0:
         kernel, map_ = _map(kernel, coords, points, limits)
         kernel.run(map_, _packed(kernel, weight, weights, weight_layout), inputs, out.pointer, biases)
@@ -115,15 +126,19 @@ def clear_caches() -> None:
     A kernel that is loaded is not compiled again: after a change of SPCONV_DUMP_DIR or SPCONV_PRINT_AFTER, this is
     what makes it dump or print.
     """
+    from spconv_compiler.runtime import calls
+
     _coords_cache.clear()
     _weight_cache.clear()
     _kernel_for.cache_clear()
     _kernel.cache_clear()
+    sparse_conv.clear()
     compiler.clear_memory()
+    calls.forget_captured()
 
 
 @functools.lru_cache(maxsize=256)
-def _kernel(options: CompileOptions) -> ConvKernel:
+def _kernel(options: CompileOptions) -> Kernel:
     return load_conv(options)
 
 
@@ -143,7 +158,7 @@ class _Request(NamedTuple):
     schedule: str
 
 
-def _find_kernel(request: _Request) -> ConvKernel:
+def _find_kernel(request: _Request) -> Kernel:
     try:
         return _kernel_for(request)
     except TypeError:
@@ -154,7 +169,7 @@ def _find_kernel(request: _Request) -> ConvKernel:
 
 
 @functools.lru_cache(maxsize=512)
-def _kernel_for(request: _Request) -> ConvKernel:
+def _kernel_for(request: _Request) -> Kernel:
     """The kernel, with 32-bit keys."""
     kernel_size = kernel_of(request.weight_shape, request.layout, request.kernel_size)
     c_in, c_out = channels_of(request.weight_shape, request.layout)
@@ -190,7 +205,7 @@ def _check_operands(points: Array, inputs: Array, weights: Array) -> None:
 
 def _check_bias(bias: Any, c_out: int) -> Array:
     """The bias as f32, which is what it is added in."""
-    array = as_array(bias, "bias")
+    array = as_array(bias, "bias", on_gpu=True)
     if array.shape != (c_out,):
         raise InputError(f"bias has shape {list(array.shape)}; accepted: [{c_out}], one for each output channel")
     if array.dtype not in DTYPES:
@@ -198,7 +213,19 @@ def _check_bias(bias: Any, c_out: int) -> Array:
     if array.dtype == "f32":
         return array
     source = array.source
-    return as_array(source.detach().float() if is_tensor(source) else source.astype("float32"), "bias")
+    wide = source.detach().float() if is_tensor(source) else source.astype("float32")
+    return as_array(wide, "bias", on_gpu=True)
+
+
+def _place(**arrays: Array | None) -> int | None:
+    """Where all arrays lie: the number of a GPU, or None for host memory."""
+    given = {name: array.device for name, array in arrays.items() if array is not None}
+    first = given["features"]
+    for name, device in given.items():
+        if device != first:
+            places = ["the cpu" if place is None else f"GPU {place}" for place in (first, device)]
+            raise InputError(f"features are on {places[0]} but {name} is on {places[1]}; accepted: one place for all")
+    return first
 
 
 def _check_limits(spatial_shape: Any, batch_size: Any) -> _Limits | None:
@@ -214,7 +241,7 @@ def _check_limits(spatial_shape: Any, batch_size: Any) -> _Limits | None:
     return shape, batches
 
 
-def _map(kernel: ConvKernel, coords: Any, points: Array, limits: _Limits | None) -> tuple[ConvKernel, KernelMap]:
+def _map(kernel: Kernel, coords: Any, points: Array, limits: _Limits | None) -> tuple[Kernel, Any]:
     """The kernel with the key width that the coordinates need, and the map."""
 
     def built() -> _CoordsEntry:
@@ -225,18 +252,18 @@ def _map(kernel: ConvKernel, coords: Any, points: Array, limits: _Limits | None)
         _map_in(entry, kernel, wide)
         return entry
 
-    entry = _coords_cache.get(coords, points, None, kernel.checksum, built)
+    entry = _coords_cache.get(coords, points, type(kernel), kernel.checksum, built)
     if limits is not None:
         check_box(entry.box, points, *limits)
     return entry.ready.get(kernel) or _map_in(entry, kernel, points)
 
 
-def _map_in(entry: _CoordsEntry, kernel: ConvKernel, points: Array) -> tuple[ConvKernel, KernelMap]:
+def _map_in(entry: _CoordsEntry, kernel: Kernel, points: Array) -> tuple[Kernel, Any]:
     """As `_map`, for coordinates that are known."""
     geometry = (kernel.options.kernel_size, kernel.options.dilation)
     wide = kernel
-    if entry.box.key_width(*geometry) == 64:
-        wide = _kernel(dataclasses.replace(kernel.options, key_width=64))
+    if kernel.key_width(entry.box) == 64:
+        wide = _kernel(dataclasses.replace(kernel.options, key_width=64)).on(points.device)
     signature = (wide.map_signature, wide.options.target, geometry)
     if signature not in entry.maps:
         entry.maps[signature] = wide.build_map(with_batch(points), entry.box)
@@ -244,11 +271,26 @@ def _map_in(entry: _CoordsEntry, kernel: ConvKernel, points: Array) -> tuple[Con
     return entry.ready[kernel]
 
 
-def _packed(kernel: ConvKernel, weight: Any, weights: Array, layout: str) -> Any:
+def _packed(kernel: Kernel, weight: Any, weights: Array, layout: str) -> Any:
     def pack() -> Any:
-        return kernel.pack(as_array(to_native(weight, layout, kernel.options.kernel_size), "weight"))
+        return kernel.pack(as_array(to_native(weight, layout, kernel.options.kernel_size), "weight", on_gpu=True))
 
     return _weight_cache.get(weight, weights, (kernel.pack_signature, layout), kernel.checksum, pack)
+
+
+def _refuse_transforms(*inputs: Any) -> None:
+    """A trace would record the allocation of the result and not the work that fills it; a tangent would be lost."""
+    torch = torch_module()
+    if torch is None:
+        return
+    if torch.jit.is_tracing():
+        raise InputError("subm_conv3d is called under torch.jit.trace, which cannot record it; accepted: eager calls")
+    forward = torch.autograd.forward_ad
+    # The level is -1 outside of forward-mode differentiation: ordinary calls pay nothing.
+    if getattr(forward, "_current_level", 0) >= 0 and any(
+        is_tensor(value) and forward.unpack_dual(value).tangent is not None for value in inputs
+    ):
+        raise InputError("an input has a tangent of forward-mode differentiation; accepted: plain tensors")
 
 
 def _guard_gradient(out: Any, *inputs: Any) -> Any:

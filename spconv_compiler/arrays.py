@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import sys
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from spconv_compiler.errors import InputError, LaunchError
 
@@ -38,19 +40,33 @@ def is_tensor(value: Any) -> bool:
 
 
 class Array(NamedTuple):
-    """A contiguous, aligned array in host memory.
+    """A contiguous, aligned array in host memory, or a torch tensor on a GPU.
 
     Attributes:
         source: the tensor or array whose memory this is; keeps it alive.
         dtype: f32, f16, bf16, i32, i64 or the foreign name.
         shape: sizes.
         pointer: address of the first element.
+        device: number of the GPU, or None in host memory.
     """
 
     source: Any
     dtype: str
     shape: tuple[int, ...]
     pointer: int
+    device: int | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return ITEM_BYTES[self.dtype] * math.prod(self.shape)
+
+
+def bytes_at(pointer: int, nbytes: int) -> npt.NDArray[np.uint8]:
+    """Host memory as an array that shares it; it must outlive the array."""
+    memory: Any = (ctypes.c_uint8 * nbytes).from_address(pointer)
+    found: npt.NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
+    return found
 
 
 def dtype_name(value: Any) -> str:
@@ -64,15 +80,18 @@ def _dtype_name(dtype: Any) -> str:
     return _NAMES.get(name, name)
 
 
-def as_array(value: Any, what: str) -> Array:
+def as_array(value: Any, what: str, *, on_gpu: bool = False) -> Array:
     """A view of a torch tensor or numpy array, copied only if it is not contiguous and aligned.
+
+    Args:
+        on_gpu: whether tensors on an AMD GPU are accepted too.
 
     Raises:
         InputError: another type, a tensor on another device or without memory, a sparse or nested tensor, or an
             array in foreign byte order.
     """
     if is_tensor(value):
-        return _of_tensor(value, what)
+        return _of_tensor(value, what, on_gpu)
     if isinstance(value, np.ndarray):
         if not value.dtype.isnative:
             raise InputError(f"{what} has dtype {value.dtype} in foreign byte order; accepted: native order")
@@ -92,8 +111,9 @@ def address_of(array: Any) -> int:
         return int(array.ctypes.data)
 
 
-def _of_tensor(value: Any, what: str) -> Array:
-    if not value.is_cpu:
+def _of_tensor(value: Any, what: str, on_gpu: bool) -> Array:
+    torch: Any = _torch
+    if not value.is_cpu and not (on_gpu and value.is_cuda and torch.version.hip):
         raise InputError(f"{what} is on device {value.device}; accepted: cpu")
     given = value
     try:
@@ -107,7 +127,7 @@ def _of_tensor(value: Any, what: str) -> Array:
     if pointer % 8 and pointer % value.element_size():
         value = value.detach().clone()
         pointer = value.data_ptr()
-    return Array(value, _dtype_name(value.dtype), shape, pointer)
+    return Array(value, _dtype_name(value.dtype), shape, pointer, value.get_device() if value.is_cuda else None)
 
 
 def _why_refused(value: Any, what: str) -> str:
@@ -119,7 +139,7 @@ def _why_refused(value: Any, what: str) -> str:
 
 
 def empty_like_kind(value: Any, shape: tuple[int, ...], dtype: str) -> Array:
-    """An uninitialised result on the cpu: its source is a tensor where `value` is one, else a numpy array.
+    """An uninitialised result where `value` is: its source is a tensor if that is one, else a numpy array.
 
     Raises:
         LaunchError: there is not enough memory.
@@ -128,17 +148,19 @@ def empty_like_kind(value: Any, shape: tuple[int, ...], dtype: str) -> Array:
     tensor = is_tensor(value)
     kind = None if tensor else _numpy_dtype(value, dtype)
     try:
-        made: Any = _empty_tensor(shape, dtype) if tensor else np.empty(shape, kind)
+        made: Any = _empty_tensor(value, shape, dtype) if tensor else np.empty(shape, kind)
     except (MemoryError, RuntimeError, ValueError) as error:
         raise LaunchError(f"out of memory: a result of shape {list(shape)} in {dtype} cannot be allocated") from error
-    return Array(made, dtype, shape, made.data_ptr() if tensor else address_of(made))
+    if not tensor:
+        return Array(made, dtype, shape, address_of(made))
+    return Array(made, dtype, shape, made.data_ptr(), made.get_device() if made.is_cuda else None)
 
 
-def _empty_tensor(shape: tuple[int, ...], dtype: str) -> Any:
+def _empty_tensor(value: Any, shape: tuple[int, ...], dtype: str) -> Any:
     torch: Any = _torch
     kind = torch.float32 if dtype == "f32" else torch.float16 if dtype == "f16" else torch.bfloat16
     # The device is said: torch.set_default_device must not decide where kernels write.
-    return torch.empty(shape, dtype=kind, device="cpu")
+    return value.new_empty(shape, dtype=kind) if value.is_cuda else torch.empty(shape, dtype=kind, device="cpu")
 
 
 def _numpy_dtype(value: Any, dtype: str) -> Any:

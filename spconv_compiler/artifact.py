@@ -6,10 +6,13 @@ import dataclasses
 import functools
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spconv_compiler.options import CompileOptions
 from spconv_compiler.plan import Plan
+
+if TYPE_CHECKING:
+    from spconv_compiler.sparse_options import SparseOptions
 
 OBJECT = "kernel.elf"
 ISA = "kernel.s"
@@ -61,7 +64,7 @@ class Artifact:
 
 
 def pack_files(
-    options: CompileOptions,
+    options: CompileOptions | SparseOptions,
     plan: Plan,
     levels: Mapping[str, str],
     code: bytes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import logging
 import pathlib
 import shlex
 import tempfile
@@ -18,13 +19,20 @@ from spconv_compiler.cache import KernelCache, open_disk_cache
 from spconv_compiler.cache_key import cache_key
 from spconv_compiler.errors import CompileError, InputError
 from spconv_compiler.options import CompileOptions, triple, whole
-from spconv_compiler.schedules import SCHEDULES
-from spconv_compiler.targets import CpuTarget, GpuTarget, Target, get_target, target_names
+from spconv_compiler.schedules import check_schedule_name
+from spconv_compiler.targets import CpuTarget, GpuTarget, Target, code_target, get_target, target_names
 from spconv_compiler.toolchain import fingerprint
+
+# Messages go where the program sends them; who asks for a level in the environment wants to see them at all.
+_log = logging.getLogger("spconv_compiler")
+_log.setLevel(env.LOG.get().upper())
+if env.LOG.is_set():
+    _log.addHandler(logging.StreamHandler())
 
 if TYPE_CHECKING:
     from spconv_compiler.bindings import ir
     from spconv_compiler.runner import Runner
+    from spconv_compiler.sparse_options import SparseOptions
 
 
 def compile_conv(
@@ -98,9 +106,7 @@ def conv_options(
     if target is not None and not isinstance(target, str):
         raise InputError(f"target is {target!r}; accepted: {', '.join(target_names())}")
     resolved = get_target(env.TARGET.get() if target is None else target)
-    known = ("auto", *(item.name for item in SCHEDULES))
-    if schedule not in known:
-        raise InputError(f"unknown schedule {schedule!r}; accepted: {', '.join(known)}")
+    check_schedule_name(schedule)
     return CompileOptions(
         kernel_size=triple(kernel_size, "kernel_size"),
         c_in=whole(c_in, "c_in"),
@@ -119,9 +125,10 @@ def conv_options(
     )
 
 
-def compile_options(options: CompileOptions) -> Artifact:
+def compile_options(options: CompileOptions | SparseOptions) -> Artifact:
     """`compile_conv` for options that are already resolved."""
-    target = get_target(options.target)
+    target = code_target(get_target(options.target))
+    options = dataclasses.replace(options, target=target.name)
     parts = {**options.key_parts(), "target": target.facts(), "toolchain": _toolchain(target)}
     cache = _kernel_cache()
     # A dump is asked for to be looked at: it must be written even when the kernel is in the cache.
@@ -149,35 +156,44 @@ def _cache_for(on: bool, root: pathlib.Path | None, max_mb: int) -> KernelCache[
     return KernelCache(Artifact, memory_size=256, disk=open_disk_cache())
 
 
-def _build(options: CompileOptions, target: Target) -> dict[str, bytes]:
+def _build(options: CompileOptions | SparseOptions, target: Target) -> dict[str, bytes]:
     """Compiles; a failure is repeated with dumps so that the message can point at them."""
     folder = pathlib.Path(options.dump_dir) / options.name if options.dump_dir else None
     try:
         return _compile(options, target, folder)
-    except CompileError:
+    except CompileError as error:
+        failure = error
         if folder is None:
             folder = pathlib.Path(tempfile.mkdtemp(prefix="spconv-failed-"))
             try:
                 _compile(options, target, folder)
             except CompileError as again:
-                error = again
-        error.notes = (*error.notes, f"dumps and replay.sh: {folder}")
-        raise error from None
+                failure = again
+        failure.notes = (*failure.notes, f"dumps and replay.sh: {folder}")
+        raise failure from None
+    except OSError as error:
+        if folder is None:
+            raise
+        raise InputError(f"dumps cannot be written to {folder} (SPCONV_DUMP_DIR): {error.strerror}") from error
 
 
-def _compile(options: CompileOptions, target: Target, folder: pathlib.Path | None) -> dict[str, bytes]:
+def _compile(
+    options: CompileOptions | SparseOptions, target: Target, folder: pathlib.Path | None
+) -> dict[str, bytes]:
     from spconv_compiler.bindings import ir
     from spconv_compiler.context import make_context
-    from spconv_compiler.frontend import conv_module
-    from spconv_compiler.pipeline import stages_for
+    from spconv_compiler.frontend import module_of
+    from spconv_compiler.pipeline import check_print_after, stages_for
     from spconv_compiler.plan import extract_plan
     from spconv_compiler.runner import Runner
 
     start = time.perf_counter()
+    stages = stages_for(target, options.schedule)
+    check_print_after(options.print_after, (item for stage in stages for item in stage.passes), env.PRINT_AFTER.name)
     runner = Runner(verify=options.verify, print_after=options.print_after, dump=folder)
     levels: dict[str, str] = {}
     with make_context(), ir.Location.unknown():
-        module = conv_module(options)
+        module = module_of(options)
         levels["spconv"] = module.operation.get_asm()
         if folder is not None:
             _write_replay(folder, options, target, levels["spconv"])
@@ -186,7 +202,7 @@ def _compile(options: CompileOptions, target: Target, folder: pathlib.Path | Non
         def reached(level: str, module: ir.Module) -> None:
             levels[level] = module.operation.get_asm()
 
-        runner.run_stages(module, stages_for(target, options.schedule), reached)
+        runner.run_stages(module, stages, reached)
         plan = extract_plan(module)
         code, isa, kernels = _generate(module, target, runner)
     timings = {name: round(seconds * 1e3, 3) for name, seconds in runner.timings.items()}
@@ -215,7 +231,7 @@ def _generate(
     return code, isa, kernels
 
 
-def _write_replay(folder: pathlib.Path, options: CompileOptions, target: Target, text: str) -> None:
+def _write_replay(folder: pathlib.Path, options: CompileOptions | SparseOptions, target: Target, text: str) -> None:
     """Writes what repeats this compilation: options, pipeline, input and the spconv-opt line."""
     from spconv_compiler.pipeline import pipeline_text
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spconv_compiler.arrays import Array, as_array, dtype_name, is_tensor
+from spconv_compiler.arrays import Array, as_array, dtype_name, is_tensor, torch_module
 from spconv_compiler.errors import InputError
 
 _INT32 = np.iinfo(np.int32)
@@ -41,18 +41,27 @@ class Box:
             )
         return {**found, "cells": cells}
 
-    def key_width(self, kernel: tuple[int, int, int], dilation: tuple[int, int, int]) -> int:
-        """Bits of a packed coordinate, 32 or 64; raises as `symbols`."""
-        return 32 if self.symbols(kernel, dilation)["cells"] < 2**31 else 64
+    def key_width(
+        self, kernel: tuple[int, int, int], dilation: tuple[int, int, int], narrow_cells: int = 2**31 - 1
+    ) -> int:
+        """Bits of a packed coordinate, 32 or 64; raises as `symbols`.
+
+        Args:
+            narrow_cells: most cells that the target's kernels with 32-bit keys can handle.
+        """
+        return 32 if self.symbols(kernel, dilation)["cells"] <= narrow_cells else 64
 
 
-def check_coords(coords: Any) -> Array:
+def check_coords(coords: Any, *, on_gpu: bool = False) -> Array:
     """The coordinates as a contiguous array [N, 3] or [N, 4], int32 or int64; values are not looked at.
+
+    Args:
+        on_gpu: whether a tensor on an AMD GPU is accepted too.
 
     Raises:
         InputError: wrong kind, rank, columns or dtype.
     """
-    array = as_array(coords, "coords")
+    array = as_array(coords, "coords", on_gpu=on_gpu)
     if len(array.shape) != 2 or array.shape[1] not in (3, 4):
         raise InputError(
             f"coords have shape {list(array.shape)}; accepted: [N, 3] (z, y, x) or [N, 4] (batch, z, y, x)"
@@ -70,8 +79,8 @@ def with_batch(array: Array) -> Array:
     """
     if array.dtype == "i32" and array.shape[1] == 4:
         return array
-    given = numpy_view(array)
     if array.dtype == "i64":
+        given = numpy_view(array)
         outside = ((given < _INT32.min) | (given > _INT32.max)).any(axis=1)
         if outside.any():
             row = int(outside.argmax())
@@ -79,14 +88,23 @@ def with_batch(array: Array) -> Array:
                 f"{int(outside.sum())} coords are outside int32, the first in row {row}: {given[row].tolist()}; "
                 f"accepted: {_INT32.min} to {_INT32.max}"
             )
+    if array.device is not None:
+        return _widened(array)
     wide = np.zeros((array.shape[0], 4), np.int32)
-    wide[:, 4 - array.shape[1] :] = given
+    wide[:, 4 - array.shape[1] :] = numpy_view(array)
     return Array(wide, "i32", wide.shape, wide.ctypes.data)
 
 
+def _widened(array: Array) -> Array:
+    """int32 [N, 4] on the GPU; all values fit."""
+    torch: Any = torch_module()
+    batch = array.source.new_zeros((array.shape[0], 4 - array.shape[1]))
+    return as_array(torch.cat([batch, array.source], dim=1).int(), "coords", on_gpu=True)
+
+
 def numpy_view(array: Array) -> npt.NDArray[Any]:
-    """The contents as a numpy array, sharing memory."""
-    return array.source.numpy() if is_tensor(array.source) else np.asarray(array.source)
+    """The contents as a numpy array, sharing memory with what lies on the host."""
+    return array.source.cpu().numpy() if is_tensor(array.source) else np.asarray(array.source)
 
 
 def check_box(box: Box, array: Array, spatial_shape: tuple[int, int, int] | None, batch_size: int | None) -> None:

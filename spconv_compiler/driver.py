@@ -6,6 +6,7 @@ import ctypes
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from spconv_compiler import env
 from spconv_compiler.arrays import ITEM_BYTES, Array, torch_module
@@ -16,9 +17,14 @@ from spconv_compiler.errors import InputError, LaunchError
 from spconv_compiler.options import CompileOptions
 from spconv_compiler.runtime.cpu import CpuBuffer, CpuModule
 from spconv_compiler.runtime.plan import CpuPlan
-from spconv_compiler.targets import CpuTarget, get_target
+from spconv_compiler.targets import CpuTarget, GpuTarget, Target, get_target
+
+if TYPE_CHECKING:
+    from spconv_compiler.driver_gpu import GpuConvKernel
 
 _MAX_ROWS = 2**31 - 1
+# As passes/cpu/parallel.py: a kernel makes no more, and every thread has scratch of its own.
+MAX_THREADS = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +58,20 @@ class ConvKernel:
         self.map_signature = tuple(item.kernel for item in launches if item.group == "pairs")
         self.pack_signature = tuple(item.kernel for item in launches if item.group == "weights")
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Machine code and its addresses belong to this process: a copy is loaded anew.
+        return load_conv, (self.options,)
+
+    def on(self, index: int | None) -> ConvKernel:
+        """This kernel for arrays in host memory (None).
+
+        Raises:
+            InputError: index is the number of a GPU, on which the arrays lie.
+        """
+        if index is not None:
+            raise InputError(f"tensors lie on a GPU; accepted by target {self.options.target}: tensors on the cpu")
+        return self
+
     def checksum(self, array: Array) -> int:
         """A checksum of an array's bytes."""
         return int(self._fingerprint(array.pointer, ITEM_BYTES[array.dtype] * math.prod(array.shape)))
@@ -62,6 +82,10 @@ class ConvKernel:
         self._bounds(coords.pointer, coords.shape[0], ctypes.addressof(found))
         return Box(tuple(found[:4]), tuple(found[4:]))  # type: ignore[arg-type]
 
+    def key_width(self, box: Box) -> int:
+        """Bits of the keys that the coordinates of a box need."""
+        return box.key_width(self.options.kernel_size, self.options.dilation)
+
     def build_map(self, coords: Array, box: Box) -> KernelMap:
         """The map of coords int32 [N, 4], N ≥ 1, whose box is `box`.
 
@@ -70,14 +94,15 @@ class ConvKernel:
                 keys than this kernel has, or there are 2^31 rows or more.
             LaunchError: out of memory or threads.
         """
-        rows, geometry = coords.shape[0], (self.options.kernel_size, self.options.dilation)
+        rows = coords.shape[0]
         if rows > _MAX_ROWS:
             raise InputError(f"coords have {rows} rows; accepted: at most {_MAX_ROWS}")
-        if box.key_width(*geometry) > self.options.key_width:
+        if self.key_width(box) > self.options.key_width:
             raise InputError(
                 f"coords from {box.low} to {box.high} need 64-bit keys; accepted by this kernel: key_width=32"
             )
-        symbols = {**box.symbols(*geometry), "rows": rows, "threads": thread_count()}
+        symbols = box.symbols(self.options.kernel_size, self.options.dilation)
+        symbols |= {"rows": rows, "threads": thread_count()}
         self.artifact.plan.check(symbols)
         kept = self._plan.run("pairs", {**symbols, "coords": coords.pointer})
         status = kept.pop("status").array()
@@ -112,25 +137,36 @@ class ConvKernel:
 def thread_count() -> int:
     """SPCONV_NUM_THREADS, but no more than torch has been told to use."""
     torch = torch_module()
-    wanted = env.NUM_THREADS.get()
+    wanted = min(env.NUM_THREADS.get(), MAX_THREADS)
     return wanted if torch is None else min(wanted, int(torch.get_num_threads()))
 
 
-def load_conv(options: CompileOptions) -> ConvKernel:
-    """Compiles (or finds) a convolution and loads it on this host.
+def load_conv(options: CompileOptions) -> ConvKernel | GpuConvKernel:
+    """Compiles (or finds) a convolution and loads it: on this host, on a GPU, or on the simulator.
 
     Raises:
-        LaunchError: the target is not one that this host can run.
+        LaunchError: the target is not one that this host can run; without a GPU, code can still be compiled
+            (compile_conv) and run on the simulator.
     """
     target = get_target(options.target)
+    if isinstance(target, GpuTarget):
+        from spconv_compiler.driver_gpu import load_gpu_conv
+
+        return load_gpu_conv(options, target)
+    check_runnable(target)
+    return ConvKernel(compile_options(options), options)
+
+
+def check_runnable(target: Target) -> None:
+    """Checks that code for a target runs on this host's processor.
+
+    Raises:
+        LaunchError: it does not.
+    """
     if not isinstance(target, CpuTarget):
-        raise LaunchError(
-            f"target {target.name} can be compiled here (compile_conv) but not run: this version launches "
-            "kernels on the cpu only; accepted: target='cpu'"
-        )
+        raise LaunchError(f"target {target.name} does not run ops between two coordinate sets; accepted: target='cpu'")
     from spconv_compiler.toolchain import host_cpu_features
 
     missing = sorted(set(target.requires) - host_cpu_features())
     if missing:
         raise LaunchError(f"this processor cannot run {target.name} code: it lacks {', '.join(missing)}")
-    return ConvKernel(compile_options(options), options)

@@ -187,7 +187,14 @@ ROCM_PATH: Variable[Path] = Variable(
     _parse_path,
     _always(Path("/opt/rocm")),
     "the path of a directory",
-    "The ROCm installation whose linker and device libraries are used.",
+    "The ROCm installation whose linker and HIP runtime are used.",
+)
+HIP: Variable[Path | None] = Variable(
+    "SPCONV_HIP",
+    _parse_path,
+    _always(None),
+    "the path of libamdhip64.so",
+    "The HIP runtime to use instead of searching the process, the loader's path and ROCM_PATH.",
 )
 
 VARIABLES: tuple[Variable[object], ...] = (
@@ -202,6 +209,7 @@ VARIABLES: tuple[Variable[object], ...] = (
     NUM_THREADS,
     LOG,
     ROCM_PATH,
+    HIP,
 )
 
 

@@ -17,12 +17,15 @@ from spconv_compiler.errors import InputError
 LAYOUTS = ("native", "torch", "taps")
 
 
-def kernel_of(shape: tuple[int, ...], layout: str, kernel_size: tuple[int, int, int] | None) -> tuple[int, int, int]:
+def kernel_of(
+    shape: tuple[int, ...], layout: str, kernel_size: tuple[int, int, int] | None, *, odd: bool = True
+) -> tuple[int, int, int]:
     """(kz, ky, kx) of a weight.
 
     Args:
         shape: the weight's shape in `layout`.
         kernel_size: what the caller says, if anything; needed for `taps` unless the kernel is a cube.
+        odd: whether the kernel must be odd along every axis, as a submanifold kernel is.
 
     Raises:
         InputError: unknown layout, wrong rank, an even kernel, or a shape that contradicts kernel_size.
@@ -40,7 +43,9 @@ def kernel_of(shape: tuple[int, ...], layout: str, kernel_size: tuple[int, int, 
         found = tuple(shape[1:4] if layout == "native" else shape[2:5])  # type: ignore[assignment]
         if kernel_size is not None and kernel_size != found:
             raise InputError(f"weight has kernel {found} but kernel_size is {kernel_size}")
-    if any(size < 1 or size % 2 == 0 for size in found):
+    if not odd and min(found) < 1:
+        raise InputError(f"kernel is {found}; accepted: at least one tap along every axis")
+    if odd and any(size < 1 or size % 2 == 0 for size in found):
         raise InputError(f"kernel is {found}; a submanifold kernel is odd along every axis")
     return (int(found[0]), int(found[1]), int(found[2]))
 

@@ -10,6 +10,7 @@ import dataclasses
 
 from spconv_compiler.bindings import ir
 from spconv_compiler.errors import VerifyError
+from spconv_compiler.passes.base import location_text
 
 _PLAN = ("func.", "spconv.symbol", "spconv.alloc", "spconv.argument", "spconv.launch")
 
@@ -37,15 +38,18 @@ LEVELS = {
         Level(
             "spconv",
             "functions of convolutions on tensors; no kernels, no stages",
-            host=("func.", "spconv.subm_conv3d"),
+            host=("func.", "spconv.subm_conv3d", "spconv.output_coords", "spconv.sparse_"),
         ),
         Level(
             "stages",
-            "functions of map, compact, pack_weight, fill, gemm and apply_epilogue; no convolutions",
+            "functions of maps, compact, pack_weight, fill, gemm, pool and apply_epilogue; no convolutions",
             host=(
                 "func.",
                 "spconv.map",
                 "spconv.compact",
+                "spconv.output_coords",
+                "spconv.cross_",
+                "spconv.pool",
                 "spconv.pack_weight",
                 "spconv.fill",
                 "spconv.gemm",
@@ -109,7 +113,7 @@ def _refuse(op: ir.Operation, level: Level, where: str) -> None:
     raise VerifyError(
         f"{op.name} is not allowed {where} at level {level.name}",
         op=op.get_asm(skip_regions=True),
-        location=str(op.location),
+        location=location_text(op.location),
         level=level.name,
         notes=(f"level {level.name}: {level.says}",),
     )

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spconv_compiler import env
-from spconv_compiler.api import subm_conv3d
+from spconv_compiler.api import Map, subm_conv3d
 from spconv_compiler.coordinates import check_coords, with_batch
 from spconv_compiler.driver import KernelMap, load_conv
 from spconv_compiler.errors import InputError
@@ -231,7 +231,7 @@ def run_net(
     if repeats < 1:
         raise InputError(f"repeats is {repeats}; accepted: at least 1")
     name = get_target(env.TARGET.get() if target is None else target).name
-    values, maps = to_dtype(features, dtype), dict[tuple[Any, ...], KernelMap]()
+    values, maps = to_dtype(features, dtype), dict[tuple[Any, ...], Map]()
     parameters = make_parameters(net, features.shape[1], dtype, seed)
     for layer, (c_in, c_out), given in zip(net.layers, net.channels(features.shape[1]), parameters, strict=True):
         size = "x".join(map(str, layer.kernel_size))
@@ -276,14 +276,14 @@ def _options(layer: Layer, c_in: int, dtype: str, target: str) -> CompileOptions
     )
 
 
-def _build_map(options: CompileOptions, coords: npt.NDArray[np.int32]) -> tuple[KernelMap, float]:
+def _build_map(options: CompileOptions, coords: npt.NDArray[np.int32]) -> tuple[Map, float]:
     """The map of the coordinates, for its number of pairs, and the seconds it took."""
     points = with_batch(check_coords(coords))
     if points.shape[0] == 0:
         return KernelMap(0, 0, {}, {}), 0.0
     kernel = load_conv(options)
     box = kernel.box(points)
-    if box.symbols(options.kernel_size, options.dilation)["cells"] >= 2**31:
+    if kernel.key_width(box) == 64:
         kernel = load_conv(dataclasses.replace(options, key_width=64))
     start = time.perf_counter()
     built = kernel.build_map(points, box)

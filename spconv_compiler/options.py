@@ -10,7 +10,7 @@ from typing import Any
 from spconv_compiler.errors import InputError
 
 DTYPES = ("bf16", "f16", "f32")
-MAX_CHANNELS = 2**20
+MAX_CHANNELS = 2**14
 _INT32_MAX = 2**31 - 1
 _NO_EFFECT = {"affects_code": False}
 

@@ -6,6 +6,7 @@ A target names the levels it goes through (`Target.path`); a stage is looked up 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 from spconv_compiler.errors import InputError
 from spconv_compiler.passes.base import Pass, Upstream
@@ -38,6 +39,17 @@ def passes_between(target: Target, source: str, result: str, schedule: str = "au
         raise InputError(f"no way from level {source} to {result} on {target.name}; its levels: {' → '.join(path)}")
     levels = path[path.index(source) : path.index(result) + 1]
     return [_stage(low, high, target, schedule) for low, high in zip(levels, levels[1:], strict=False)]
+
+
+def check_print_after(name: str, passes: Iterable[Pass], source: str) -> None:
+    """Checks that a pass called `name` ("" and "all" are fine) is among those that will run.
+
+    Raises:
+        InputError: it is not; the message names `source`, where the name came from.
+    """
+    labels = [getattr(item, "label", item.name) for item in passes]
+    if name not in ("", "all", *labels):
+        raise InputError(f"{source} {name}: no such pass runs; accepted: {', '.join(['all', *labels])}")
 
 
 def pipeline_text(target: Target, schedule: str = "auto") -> str:
@@ -92,11 +104,15 @@ def _stage(source: str, result: str, target: Target, schedule: str) -> Stage:
             )
         case ("stages", "loops"):
             passes = (
+                for_target("convert-output-coords-to-loops"),
                 for_target("convert-map-to-loops"),
+                for_target("convert-cross-map-to-loops"),
                 for_target("convert-compact-to-loops"),
+                for_target("convert-cross-compact-to-loops"),
                 for_target("convert-weight-to-loops"),
                 # The gemm reads the bias from the fill op behind its init: fill goes after it.
                 for_target("convert-gemm-to-loops"),
+                for_target("convert-pool-to-loops"),
                 for_target("convert-rows-to-loops"),
                 ours("convert-host-to-plan"),
                 Upstream("clean-loops", "canonicalize,cse"),

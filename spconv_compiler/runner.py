@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from spconv_compiler.bindings import ir
 from spconv_compiler.errors import CompileError, PassError, SpconvError, VerifyError
 from spconv_compiler.levels import check_level
-from spconv_compiler.passes.base import Pass, Upstream
+from spconv_compiler.passes.base import Pass, Upstream, location_text
 from spconv_compiler.pipeline import Stage
 
 Hook = Callable[[str, ir.Module], None]
@@ -102,10 +102,6 @@ def diagnostics(error: ir.MLIRError) -> str:
     """The diagnostics of an MLIR error, one line each, with their places."""
     lines = []
     for item in error.error_diagnostics:
-        lines.append(f"{_place(item.location)}: {item.message}")
-        lines.extend(f"{_place(note.location)}: note: {note.message}" for note in item.notes)
+        lines.append(f"{location_text(item.location)}: {item.message}")
+        lines.extend(f"{location_text(note.location)}: note: {note.message}" for note in item.notes)
     return "\n".join(lines) or str(error)
-
-
-def _place(location: ir.Location) -> str:
-    return str(location).removeprefix("loc(").removesuffix(")").replace('"', "")

@@ -31,11 +31,19 @@ def encode(text: str) -> bytes:
     return b"".join(slot[: decode_one(slot).size] for slot in assemble(lines_of(text)))
 
 
-def make_kernel(text: str, *, lds_bytes: int = 0, vgprs: int = 32, accum_offset: int = 32, lanes: int = 256) -> Kernel:
+def make_kernel(
+    text: str,
+    *,
+    lds_bytes: int = 0,
+    scratch_bytes: int = 0,
+    vgprs: int = 32,
+    accum_offset: int = 32,
+    lanes: int = 256,
+) -> Kernel:
     """A kernel k(buffer, buffer) whose s2 is the number of the workgroup."""
     descriptor = Descriptor(
         lds_bytes=lds_bytes,
-        scratch_bytes=0,
+        scratch_bytes=scratch_bytes,
         kernarg_bytes=16,
         entry=0x1000,
         vgprs=vgprs,

@@ -141,7 +141,7 @@ def step(line: str, waves: int = 1) -> tuple[Batch, Callable[[], None]]:
     """A batch of waves, and a function that runs one instruction on it."""
     program = Program(make_kernel(f"{line}\ns_endpgm", vgprs=64, accum_offset=32))
     zeros = np.zeros(waves, np.int64)
-    batch = Batch(program.kernel, Memory(), zeros, np.arange(waves), zeros.astype(np.int32), waves)
+    batch = Batch(program.kernel, Memory(), zeros, np.arange(waves), waves)
     batch.set_scalar(EXEC, WHOLE)
     batch.set_scalar(EXEC + 1, WHOLE)
     batch.at = program.instructions[0]

@@ -240,7 +240,7 @@ def test_usage_errors(arguments: list[str], message: str, capsys: pytest.Capture
         (["scan.bin", "--voxel-size", "0"], "voxel_size="),
         (["scan.bin", "--voxel-size", "1e-9"], "cells along x, y, z"),
         (["scan.bin", "--target", "tpu"], "unknown target 'tpu'"),
-        (["scan.bin", "--target", "gfx950"], "target gfx950 can be compiled here"),
+        (["scan.bin", "--target", "gfx950"], "no AMD GPU: SPCONV_HIP: nowhere/libamdhip64.so"),
         (["scan.bin", "--out", "nowhere/o.npz"], "nowhere/o.npz: cannot be written"),
         (["scan.bin", "--out", "folder.npz"], "folder.npz: cannot be written: it exists and is not a regular file"),
         (["scan.npz", "--out", "scan.npz"], "scan.npz: is the input; it is not overwritten"),
@@ -248,8 +248,9 @@ def test_usage_errors(arguments: list[str], message: str, capsys: pytest.Capture
     ],
 )
 def test_failures_are_one_line_and_write_nothing(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("SPCONV_HIP", "nowhere/libamdhip64.so")
     scan(), scan("scan.laz"), scan("scan.npz"), scan("nan.npy", np.full((5, 4), np.nan, np.float32))
     Path("empty.bin").touch(), Path("cut.bin").write_bytes(b"x" * 50)
     Path("folder.npz").mkdir(), Path("link.npz").symlink_to("scan.npz")

@@ -21,7 +21,7 @@ from spconv_compiler.sim.errors import DecodeError
 from spconv_compiler.sim.generate_opcodes import generate
 from spconv_compiler.sim.instruction import Instruction
 from spconv_compiler.sim.isa import ROWS
-from spconv_compiler.sim.sample import sample
+from spconv_compiler.sim.sample import extensible, sample, sample_dpp, sample_sdwa
 
 CONVOLUTIONS: dict[str, dict[str, Any]] = {
     "bf16": {"kernel_size": 3, "c_in": 16, "c_out": 32, "dtype": "bf16"},
@@ -91,7 +91,11 @@ def test_random_operands() -> None:
     """What the assembler makes of every row in every encoding comes back as the text that went in."""
     rng = random.Random(7)
     lines = [sample(row, format_, rng) for _ in range(10) for row in ROWS.values() for format_ in row.formats]
-    assert len(lines) > 3000
+    lines += [sample_sdwa(row, rng) for _ in range(3) for row in ROWS.values() if extensible(row) and not row.tied]
+    lines += [
+        sample_dpp(row, rng) for _ in range(3) for row in ROWS.values() if extensible(row) and "mask" not in row.results
+    ]
+    assert len(lines) > 10_000
     for line, code in zip(lines, assemble(lines), strict=True):
         instruction = decode_one(code)
         text = str(instruction)
@@ -123,21 +127,26 @@ def test_every_bit_flip_decodes_or_is_refused() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("v_add_f64 v[0:1], v[2:3], v[4:5]", "VOP3 opcode 640 is not supported"),
-        ("v_add_u32_e64 v0, v1, v2 clamp", "VOP3 with clamp = 1 is not supported"),
-        ("v_cmp_lt_f32_e64 s[0:1], |v1|, v2", "VOP3 with abs = 1 is not supported"),
-        ("v_cmp_lt_f32_e64 s[0:1], -v1, v2", "VOP3 with neg = 1 is not supported"),
-        ("v_mov_b32_dpp v0, v1 row_shr:1 row_mask:0xf bank_mask:0xf", "DPP is not supported"),
-        ("v_add_u32_sdwa v0, v1, v2 dst_sel:BYTE_0 dst_unused:UNUSED_PAD src0_sel:DWORD src1_sel:DWORD", "SDWA is not"),
-        ("flat_load_dword v0, v[2:3]", "address segment 0"),
-        ("scratch_load_dword v0, v1, off", "FLAT with sve = 1"),
-        ("buffer_load_dword v0, v1, s[0:3], 0 idxen", "MUBUF with idxen = 1"),
-        ("buffer_load_dword v1, s[0:3], 0 offen lds", "MUBUF with lds = 1"),
-        ("s_load_dword s0, s[2:3], s4", "SMEM with soffset_en = 1|without an immediate"),
+        ("v_pk_fma_f32 v[0:1], v[2:3], 1.0, v[6:7]", "the upper half of a constant"),
+        ("v_mul_f32_e64 v0, v1, v2 mul:2", "VOP3 with omod = 1 is not supported"),
+        ("v_add_co_u32_dpp v0, vcc, v1, v2 row_shr:1 row_mask:0xf bank_mask:0xf", "v_add_co_u32: DPP control"),
+        ("v_mov_b64_dpp v[0:1], v[2:3] row_newbcast:1 row_mask:0xf bank_mask:0xf", "v_mov_b64: DPP control"),
+        ("v_permlane16_swap_b32_e64 v0, v1 bound_ctrl:1 fi:1", "VOP3 with op_sel = 3"),
+        ("s_getreg_b32 s0, hwreg(HW_REG_HW_ID)", "hardware register 4"),
+        ("s_setreg_b32 hwreg(HW_REG_STATUS), s0", "hardware register 2"),
+        ("v_mfma_f32_4x4x4_16b_f16 v[0:3], v[4:5], v[6:7], 0", "MAI opcode 74"),
+        ("v_mfma_f64_16x16x4_f64 a[0:7], v[2:3], v[4:5], 0", "MAI opcode 110"),
+        ("v_smfmac_f32_16x16x32_f16 v[0:3], v[4:5], v[6:9], v10", "MAI opcode 98"),
         ("v_mfma_f32_16x16x32_bf16 v[0:3], v[4:7], v[8:11], 0 blgp:1", "blgp"),
+        ("v_cvt_sr_fp8_f32 v0, v1, v2", "VOP3 opcode 676"),
+        ("s_movrels_b32 s0, s1", "SOP1 opcode 42"),
+        ("s_swappc_b64 s[0:1], s[2:3]", "SOP1 opcode 30"),
+        ("s_sendmsg sendmsg(MSG_INTERRUPT)", "SOPP opcode 16"),
+        ("buffer_load_format_x v0, v1, s[0:3], 0 offen", "MUBUF opcode 0"),
+        ("buffer_load_dword v0, v1, s[0:3], 0 idxen", "MUBUF with idxen = 1"),
+        ("ds_append v0", "DS opcode 190"),
         ("s_mov_b32 s0, flat_scratch_lo", "scalar register 102"),
         ("s_mov_b32 s0, src_shared_base", "scalar register 235"),
-        ("s_setreg_b32 hwreg(HW_REG_MODE), s0", "SOPK opcode"),
     ],
 )
 def test_what_is_not_supported_is_refused(line: str, message: str) -> None:

@@ -139,7 +139,7 @@ def test_lanes_beyond_the_end_of_a_buffer() -> None:
         ([1], 512, {}, "512 lanes"),
         ([1], 0, {}, "0 lanes"),
         ([1], 64, {"lds_bytes": 200_000}, "200000 bytes of LDS"),
-        ([1], 64, {"scratch_bytes": 4}, "scratch"),
+        ([1], 64, {"scratch_bytes": 20_000}, "20000 bytes of scratch"),
         ([1], 64, {"properties": 10}, "user registers 0xa"),
         ([1], 64, {"float_mode": 0xC0}, "float mode 0xc0"),
         ([1], 64, {"vgprs": 8, "accum_offset": 8}, "v9 is not allocated: 8 registers are"),

@@ -20,6 +20,7 @@ from sim_step import (
     ones,
     reverse,
     s32,
+    s64,
     step,
 )
 
@@ -33,6 +34,19 @@ def overflow(total: int) -> tuple[int, int]:
 
 def flag(value: int, width: int = 32) -> tuple[int, int]:
     return value, int(value % 2**width != 0)
+
+
+def signed_field(a: int, low: int, width: int, total: int) -> int:
+    """Bits [low, low + width), of which those above the register are zero, with the sign of the highest."""
+    field = a >> low & (1 << width) - 1
+    return field - (1 << width) if width and field >> width - 1 else field
+
+
+def first_unlike_sign(a: int, width: int) -> int:
+    """Distance from the top to the first bit that differs from the sign."""
+    text = f"{a:0{width}b}"
+    place = text.find("1" if text[0] == "0" else "0")
+    return M32 if place < 0 else place
 
 
 # As above; SCC is the last argument where it is read, and the last result where it is written.
@@ -78,6 +92,34 @@ SCALAR: dict[str, Callable[..., Any]] = {
     "s_bitset0_b32": lambda a, b: a & ~(1 << b % 32),
     "s_bitcmp0_b32": lambda a, b: int(a >> b % 32 & 1 == 0),
     "s_bitcmp1_b32": lambda a, b: int(a >> b % 32 & 1 == 1),
+    "s_bfe_i32": lambda a, b: flag(signed_field(a, b % 32, min((b >> 16) % 128, 32), 32)),
+    "s_bfe_u64": lambda a, b: flag(a >> b % 64 & (1 << min((b >> 16) % 128, 64)) - 1, 64),
+    "s_bfe_i64": lambda a, b: flag(signed_field(a, b % 64, min((b >> 16) % 128, 64), 64), 64),
+    "s_bfm_b32": lambda a, b: (1 << a % 32) - 1 << b % 32,
+    "s_bfm_b64": lambda a, b: (1 << a % 64) - 1 << b % 64,
+    "s_ashr_i64": lambda a, b: flag(s64(a) >> b % 64, 64),
+    "s_absdiff_i32": lambda a, b: flag(abs(s32(a) - s32(b))),
+    "s_pack_lh_b32_b16": lambda a, b: a % 65536 | b >> 16 << 16,
+    "s_pack_hh_b32_b16": lambda a, b: a >> 16 | b >> 16 << 16,
+    "s_cmov_b32": lambda old, a, c: a if c else old,
+    "s_cmov_b64": lambda old, a, c: a if c else old,
+    "s_cmovk_i32": lambda old, k, c: k if c else old,
+    "s_brev_b64": lambda a: int(f"{a:064b}"[::-1], 2),
+    "s_bcnt0_i32_b32": lambda a: flag(32 - ones(a)),
+    "s_bcnt0_i32_b64": lambda a: flag(64 - ones(a)),
+    "s_ff0_i32_b32": lambda a: lowest(~a & M32),
+    "s_ff0_i32_b64": lambda a: lowest(~a & M64),
+    "s_flbit_i32_b64": lambda a: 64 - a.bit_length() if a else M32,
+    "s_flbit_i32": lambda a: first_unlike_sign(a, 32),
+    "s_flbit_i32_i64": lambda a: first_unlike_sign(a, 64),
+    "s_sext_i32_i8": lambda a: (a % 256 ^ 0x80) - 0x80,
+    "s_bitset0_b64": lambda a, b: a & ~(1 << b % 64),
+    "s_bitset1_b64": lambda a, b: a | 1 << b % 64,
+    "s_bitreplicate_b64_b32": lambda a: int("".join(bit * 2 for bit in f"{a:032b}"), 2),
+    "s_wqm_b64": lambda a: flag(sum(15 << n for n in range(0, 64, 4) if a >> n & 15), 64),
+    "s_quadmask_b64": lambda a: flag(sum(1 << n // 4 for n in range(0, 64, 4) if a >> n & 15), 64),
+    "s_bitcmp0_b64": lambda a, b: int(a >> b % 64 & 1 == 0),
+    "s_bitcmp1_b64": lambda a, b: int(a >> b % 64 & 1 == 1),
     **{f"s_lshl{n}_add_u32": lambda a, b, n=n: carry((a << n) + b) for n in (1, 2, 3, 4)},
     **{f"s_{name}_b32": lambda a, b, f=f: flag(f(a, b)) for name, f in LOGIC.items()},
     **{f"s_{name}_b64": lambda a, b, f=f: flag(f(a, b), 64) for name, f in LOGIC.items()},
@@ -90,7 +132,7 @@ def test_scalar(name: str) -> None:
     expect = compare(name) if "cmp_" in name and "bit" not in name or "cmpk" in name else SCALAR[name]
     unsigned = name.endswith("_u32")
     k = rng.randrange(0x10000) if unsigned else rng.randrange(-0x8000, 0x8000)
-    registers = {"u32": 1, "i32": 1, "u64": 2}
+    registers = {"u32": 1, "i32": 1, "u64": 2, "i64": 2}
     sources = [t for t in row.sources if t != "scc"]
     texts = []
     for index, type_ in enumerate(sources):
@@ -133,10 +175,13 @@ def test_scalar(name: str) -> None:
             assert int(batch.scc[wave]) == flags[wave]
 
 
+SAVE = {**LOGIC, "andn1": lambda a, b: ~a & b, "orn1": lambda a, b: ~a | b}
+
+
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.kind == "saveexec"])
 def test_save_exec(name: str) -> None:
     rng = random.Random(name)
-    function = LOGIC[name.split("_")[1]]
+    function = SAVE[name.split("_")[1]]
     for source in (0, M64, rng.getrandbits(64)):
         batch, run = step(f"{name} s[8:9], s[12:13]")
         old = rng.getrandbits(64)

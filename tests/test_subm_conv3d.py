@@ -44,7 +44,17 @@ def test_shapes(kernel: int, c_in: int, c_out: int, box: int, n: int, dtype: str
 @BOTH
 @pytest.mark.parametrize(
     ("kernel", "dilation"),
-    [(1, 1), ((1, 3, 3), 1), ((3, 1, 5), 1), ((1, 1, 3), (1, 1, 4)), (3, 2), (3, (3, 1, 2)), (7, 1)],
+    [
+        (1, 1),
+        ((1, 3, 3), 1),
+        ((3, 1, 5), 1),
+        ((1, 1, 3), (1, 1, 4)),
+        (3, 2),
+        (3, (3, 1, 2)),
+        (7, 1),
+        ((1, 1, 9), 1),
+        ((3, 1, 41), 1),
+    ],
 )
 def test_geometries(kernel: Any, dilation: Any, whole: bool) -> None:
     check(make_case(voxels(600, 14), kernel, 8, 16, whole=whole, dilation=dilation), whole=whole)

@@ -3,7 +3,7 @@
 // Every rule of the host plan, broken once.
 
 func.func @f() {
-  // expected-error @below {{'spconv.symbol' symbol "columns"; accepted: rows, cells, threads, min_z,}}
+  // expected-error @below {{'spconv.symbol' symbol "columns"; accepted: rows, cells, threads, coarse_rows, min_z,}}
   %0 = "spconv.symbol"() {name = "columns"} : () -> i32
   return
 }
@@ -109,7 +109,7 @@ func.func @f() {
 // -----
 
 func.func @f() {
-  // expected-error @below {{'spconv.launch' group is "features"; accepted: pairs, weights, output}}
+  // expected-error @below {{'spconv.launch' group is "features"; accepted: coords, map, pairs, weights, output}}
   "spconv.launch"() {kernel = @kernels::@f, grid = [], group = "features"} : () -> ()
   return
 }

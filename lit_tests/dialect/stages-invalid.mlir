@@ -253,3 +253,19 @@ func.func @f(%sum: tensor<?x32xf32>) {
   %0 = "spconv.apply_epilogue"(%sum) {epilogue = #spconv.epilogue<"none">} : (tensor<?x32xf32>) -> tensor<?x16xf32>
   return
 }
+
+// -----
+
+func.func @f(%map: !spconv.map<27>) {
+  // expected-error @below {{'spconv.compact' schedule parameter chunk_rows is 0; accepted: 1 to 65536}}
+  %0 = "spconv.compact"(%map) {schedule = #spconv.schedule<"chunk_tap_row", {chunk_rows = 0 : i64}>} : (!spconv.map<27>) -> !spconv.pairs<27>
+  return
+}
+
+// -----
+
+func.func @f(%coords: !spconv.coords<32>) {
+  // expected-error @below {{'spconv.map' dilation is [9223372036854775807, 1, 1]; accepted: at most 2147483647 along an axis}}
+  %0 = "spconv.map"(%coords) {kernel_size = array<i64: 3, 3, 3>, dilation = array<i64: 9223372036854775807, 1, 1>} : (!spconv.coords<32>) -> !spconv.map<27>
+  return
+}

@@ -6,7 +6,7 @@
 // The pass looks, and changes nothing; without an option it checks level spconv. levels/ has the rule of each.
 
 // STAGES: check-level.mlir:{{[0-9]+:[0-9]+}}: error: spconv.subm_conv3d is not allowed on the host side at level stages
-// STAGES: note: level stages: functions of map, compact, pack_weight, fill, gemm and apply_epilogue; no convolutions
+// STAGES: note: level stages: functions of maps, compact, pack_weight, fill, gemm, pool and apply_epilogue; no convolutions
 // STAGES: note: in pass check-level, at level stages: %{{.+}} = "spconv.subm_conv3d"
 // UNKNOWN: error: unknown level 'asm'; accepted: spconv, stages, gpu, rocdl, loops, cpu
 // CHECK: "spconv.subm_conv3d"

@@ -34,7 +34,7 @@ func.func @missing(%coords: !spconv.coords<32>, %features: tensor<?x32xbf16>, %w
   %pairs = "spconv.compact"(%map) {schedule = #spconv.schedule<"tap_tile_row", {tile_m = 16}>} : (!spconv.map<3>) -> !spconv.pairs<3>
   %packed = "spconv.pack_weight"(%weight) {schedule = #spconv.schedule<"mma_panels", {tile_n = 48, mma_n = 16, tile_k = 32, chunk_k = 8}>} : (tensor<80x1x1x3x32xbf16>) -> !spconv.packed<bf16>
   %init = "spconv.fill"(%coords) : (!spconv.coords<32>) -> tensor<?x80xf32>
-  // expected-error @below {{schedule "pairs_m16" lacks a positive k_unroll, waves}}
+  // expected-error @below {{schedule "pairs_m16" lacks k_unroll, waves}}
   // expected-note @below {{it takes tile_m, tile_n, mma_n, tile_k, chunk_k, k_unroll, waves}}
   %sum = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"none">, schedule = #spconv.schedule<"pairs_m16", {tile_m = 16, tile_n = 48, mma_n = 16, tile_k = 32, chunk_k = 8}>} : (!spconv.pairs<3>, tensor<?x32xbf16>, !spconv.packed<bf16>, tensor<?x80xf32>) -> tensor<?x80xf32>
   return %sum : tensor<?x80xf32>

@@ -41,3 +41,12 @@ func.func @still_in_use() -> tensor<?x32xf32> {
   %4 = builtin.unrealized_conversion_cast %3 : !spconv.buffer<f32> to tensor<?x32xf32>
   return %4 : tensor<?x32xf32>
 }
+
+// -----
+
+// expected-error @below {{the result of spconv.fill has not been lowered to buffers yet}}
+// expected-note @below {{run the convert-*-to-gpu or convert-*-to-loops passes first}}
+func.func @stages(%coords: !spconv.coords<32>) -> tensor<?x16xf32> {
+  %0 = "spconv.fill"(%coords) : (!spconv.coords<32>) -> tensor<?x16xf32>
+  return %0 : tensor<?x16xf32>
+}

@@ -46,3 +46,13 @@ func.func @two_results(%coords: !spconv.coords<64>) -> (tensor<?x32xf32>, tensor
 // A declaration has nothing to convert.
 // CHECK: func.func private @declared(!spconv.coords<32 : i64>)
 func.func private @declared(!spconv.coords<32>)
+
+// Names that the arguments have are kept.
+// CHECK-LABEL: func.func @named(
+// CHECK-SAME: {spconv.name = "coords"}, %{{[a-z0-9]+}}: !spconv.buffer<i32> {spconv.name = "out_coords"}
+// CHECK-SAME: spconv.name = "out"
+func.func @named(%coords: !spconv.coords<32> {spconv.name = "coords"}, %out: !spconv.coords<32> {spconv.name = "out_coords"}) -> tensor<?x32xf32> {
+  %0 = "spconv.alloc"() {name = "a", size = affine_map<()[rows, cells, threads, coarse_rows] -> (coarse_rows * 32)>} : () -> !spconv.buffer<f32>
+  %1 = builtin.unrealized_conversion_cast %0 : !spconv.buffer<f32> to tensor<?x32xf32>
+  return %1 : tensor<?x32xf32>
+}

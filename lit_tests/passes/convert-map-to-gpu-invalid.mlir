@@ -22,7 +22,7 @@ func.func @for_cores(%coords: !spconv.coords<32>) -> !spconv.map<27> {
 // -----
 
 func.func @no_block(%coords: !spconv.coords<32>) -> !spconv.map<27> {
-  // expected-error @below {{schedule "dense_grid" lacks a positive block}}
+  // expected-error @below {{schedule "dense_grid" lacks block}}
   // expected-note @below {{it takes block}}
   %0 = "spconv.map"(%coords) {kernel_size = array<i64: 3, 3, 3>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"dense_grid", {}>} : (!spconv.coords<32>) -> !spconv.map<27>
   return %0 : !spconv.map<27>

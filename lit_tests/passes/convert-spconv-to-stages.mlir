@@ -63,3 +63,41 @@ func.func @two_layers(%coords: !spconv.coords<32>, %features: tensor<?x16xf32>, 
   %1 = "spconv.subm_conv3d"(%coords, %0, %weight) {dilation = array<i64: 1, 1, 1>, epilogue = #spconv.epilogue<"none">} : (!spconv.coords<32>, tensor<?x16xf32>, tensor<16x3x3x3x16xf32>) -> tensor<?x16xf32>
   return %1 : tensor<?x16xf32>
 }
+
+// Between two coordinate sets, map and pairs are those of the geometry, and the rows that the gemm starts from belong
+// to the outputs.
+// CHECK-LABEL: func.func @strided
+// CHECK-SAME: ([[COORDS:%.+]]: !spconv.coords<32 : i64>, [[FEATURES:%.+]]: tensor<?x16xf32>, [[WEIGHT:%.+]]: tensor<32x2x2x2x16xf32>)
+func.func @strided(%coords: !spconv.coords<32>, %features: tensor<?x16xf32>, %weight: tensor<32x2x2x2x16xf32>) -> tensor<?x32xf32> {
+  // CHECK: [[OUT:%.+]] = "spconv.output_coords"([[COORDS]])
+  %out = "spconv.output_coords"(%coords) {kernel_size = array<i64: 2, 2, 2>, stride = array<i64: 2, 2, 2>, padding = array<i64: 0, 0, 0>, dilation = array<i64: 1, 1, 1>, transposed = false} : (!spconv.coords<32>) -> !spconv.coords<32>
+  // CHECK: [[MAP:%.+]] = "spconv.cross_map"([[COORDS]], [[OUT]]) {dilation = array<i64: 1, 1, 1>, kernel_size = array<i64: 2, 2, 2>, padding = array<i64: 0, 0, 0>, stride = array<i64: 2, 2, 2>}
+  // CHECK: [[PAIRS:%.+]] = "spconv.cross_compact"([[MAP]]) {transposed = false}
+  // CHECK: [[INIT:%.+]] = "spconv.fill"([[OUT]])
+  // CHECK: "spconv.gemm"([[PAIRS]], [[FEATURES]], %{{[a-z0-9]+}}, [[INIT]])
+  // CHECK-NOT: spconv.sparse_conv3d
+  %0 = "spconv.sparse_conv3d"(%coords, %out, %features, %weight) {stride = array<i64: 2, 2, 2>, padding = array<i64: 0, 0, 0>, dilation = array<i64: 1, 1, 1>, transposed = false, epilogue = #spconv.epilogue<"none">} : (!spconv.coords<32>, !spconv.coords<32>, tensor<?x16xf32>, tensor<32x2x2x2x16xf32>) -> tensor<?x32xf32>
+  return %0 : tensor<?x32xf32>
+}
+
+// A convolution and its inverse have one map: transposed, the coarse set is that of the inputs.
+// CHECK-LABEL: func.func @there_and_back
+// CHECK-SAME: ([[FINE:%.+]]: !spconv.coords<32 : i64>, [[COARSE:%.+]]: !spconv.coords<32 : i64>, [[FEATURES:%.+]]: tensor<?x16xf32>, [[WEIGHT:%.+]]: tensor<16x2x2x2x16xf32>)
+func.func @there_and_back(%fine: !spconv.coords<32>, %coarse: !spconv.coords<32>, %features: tensor<?x16xf32>, %weight: tensor<16x2x2x2x16xf32>) -> tensor<?x16xf32> {
+  // CHECK: "spconv.cross_map"([[FINE]], [[COARSE]])
+  // CHECK: {transposed = false}
+  %0 = "spconv.sparse_conv3d"(%fine, %coarse, %features, %weight) {stride = array<i64: 2, 2, 2>, padding = array<i64: 0, 0, 0>, dilation = array<i64: 1, 1, 1>, transposed = false, epilogue = #spconv.epilogue<"none">} : (!spconv.coords<32>, !spconv.coords<32>, tensor<?x16xf32>, tensor<16x2x2x2x16xf32>) -> tensor<?x16xf32>
+  // CHECK: "spconv.cross_map"([[FINE]], [[COARSE]])
+  // CHECK: {transposed = true}
+  // CHECK: "spconv.fill"([[FINE]])
+  %1 = "spconv.sparse_conv3d"(%coarse, %fine, %0, %weight) {stride = array<i64: 2, 2, 2>, padding = array<i64: 0, 0, 0>, dilation = array<i64: 1, 1, 1>, transposed = true, epilogue = #spconv.epilogue<"none">} : (!spconv.coords<32>, !spconv.coords<32>, tensor<?x16xf32>, tensor<16x2x2x2x16xf32>) -> tensor<?x16xf32>
+  return %1 : tensor<?x16xf32>
+}
+
+// CHECK-LABEL: func.func @pool
+func.func @pool(%fine: !spconv.coords<32>, %coarse: !spconv.coords<32>, %features: tensor<?x16xf32>) -> tensor<?x16xf32> {
+  // CHECK: [[PAIRS:%.+]] = "spconv.cross_compact"
+  // CHECK: "spconv.pool"([[PAIRS]], %{{[a-z0-9]+}}) {mode = "avg"}
+  %0 = "spconv.sparse_pool3d"(%fine, %coarse, %features) {kernel_size = array<i64: 2, 2, 2>, stride = array<i64: 2, 2, 2>, padding = array<i64: 0, 0, 0>, dilation = array<i64: 1, 1, 1>, mode = "avg"} : (!spconv.coords<32>, !spconv.coords<32>, tensor<?x16xf32>) -> tensor<?x16xf32>
+  return %0 : tensor<?x16xf32>
+}

@@ -22,8 +22,8 @@ func.func @for_cores(%weight: tensor<64x3x3x3x64xbf16>) -> !spconv.packed<bf16> 
 // -----
 
 func.func @missing(%weight: tensor<64x3x3x3x64xbf16>) -> !spconv.packed<bf16> {
-  // expected-error @below {{schedule "mma_panels" lacks a positive mma_n, chunk_k}}
+  // expected-error @below {{schedule "mma_panels" lacks mma_n, chunk_k}}
   // expected-note @below {{it takes tile_n, mma_n, tile_k, chunk_k}}
-  %0 = "spconv.pack_weight"(%weight) {schedule = #spconv.schedule<"mma_panels", {tile_n = 64, tile_k = 32, mma_n = 0}>} : (tensor<64x3x3x3x64xbf16>) -> !spconv.packed<bf16>
+  %0 = "spconv.pack_weight"(%weight) {schedule = #spconv.schedule<"mma_panels", {tile_n = 64, tile_k = 32}>} : (tensor<64x3x3x3x64xbf16>) -> !spconv.packed<bf16>
   return %0 : !spconv.packed<bf16>
 }

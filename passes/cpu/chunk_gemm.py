@@ -48,6 +48,8 @@ _BATCH_BYTES = 96 * 1024
 _LEAST_BLOCKS = 8
 # Keeps converted rows of power-of-two length out of the same cache set.
 _ROW_PADDING = 4
+# Cache lines asked for at once; more would only push each other out, and every one is an instruction.
+_MOST_PREFETCHES = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,7 +236,7 @@ class ChunkGemm:
         pairs, count = later
         row_bytes = self.panels.c_in * bits(self.element) // 8
         lines = -(-row_bytes // CACHE_LINE)
-        share = -(-lines // self.panels.panels)
+        share = min(-(-lines // self.panels.panels), _MOST_PREFETCHES)
         with if_(first + self.micro.rows <= count):
             here = gep(pairs, first, i64())
             for row in range(self.micro.rows):

@@ -33,10 +33,10 @@ from spconv_compiler.passes.kernel_builder import (
 )
 
 # A worker for this many table entries, some 0.2 ms.
-_GRAIN = 1 << 18
+GRAIN = 1 << 18
 # 32-bit elements that vpermd permutes.
-_LANES = 8
-_PERMUTATIONS = "compaction_permutations"
+LANES = 8
+PERMUTATIONS = "compaction_permutations"
 
 ROW_BITS = 32
 ROW_MASK = (1 << ROW_BITS) - 1
@@ -54,8 +54,8 @@ def pair_place(pair: V) -> V:
 
 def compaction_permutations() -> bytes:
     """For every set of eight lanes their numbers in front, in order, and zeros behind: a byte a lane."""
-    chosen = [[lane for lane in range(_LANES) if mask >> lane & 1] for mask in range(1 << _LANES)]
-    return b"".join(bytes(lanes).ljust(_LANES, b"\0") for lanes in chosen)
+    chosen = [[lane for lane in range(LANES) if mask >> lane & 1] for mask in range(1 << LANES)]
+    return b"".join(bytes(lanes).ljust(LANES, b"\0") for lanes in chosen)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +77,7 @@ class ChunkPairs:
     @property
     def list_words(self) -> int:
         """A chunk's pairs at most, and what the last vector writes beyond them."""
-        return self.geometry.taps * self.chunk_rows + _LANES
+        return self.geometry.taps * self.chunk_rows + LANES
 
     @property
     def scratch_words(self) -> int:
@@ -100,13 +100,13 @@ class ChunkPairs:
         capacity: V,
         threads: V,
     ) -> V:
-        self.functions.constant(_PERMUTATIONS, compaction_permutations())
+        self.functions.constant(PERMUTATIONS, compaction_permutations())
         total = stack_array(1, i64())
         store(const(0, i64()), total)
         shared = [keys, origin, table, pairs, chunk_first, tap_first, scratch, total, rows, extent_y, extent_x]
         chunks = (rows + (self.chunk_rows - 1)) // self.chunk_rows
         chunks = load(status, i64(), DUPLICATES).eq(0).select(chunks, const(0, i64()))
-        workers = worth_workers(threads, rows * self.geometry.taps, _GRAIN)
+        workers = worth_workers(threads, rows * self.geometry.taps, GRAIN)
         parallel_for(self.functions, self.name, chunks, workers, [*shared, capacity], self._chunk)
         needed = load(total, i64())
         store(needed, status, PAIRS)
@@ -138,12 +138,7 @@ class ChunkPairs:
         count = self._centre(start, size, found, starts, count)
         count = self._after_centre(keys, table, rows, (extent_y, extent_x), start, size, found, starts, count)
         store(count.to(i32()), starts, self.geometry.taps)
-        first = atomic_add(total, count)
-        store(first, chunk_first, chunk)
-        with if_(first + count <= capacity), for_(0, count, 1, unroll=False) as loop:
-            place = load(found[0], i32(), loop.iv).to(i64())
-            row = load(origin, i32(), place).to(i64())
-            store(load(found[1], i32(), loop.iv).to(i64()) << ROW_BITS | row, pairs, first + loop.iv)
+        write_pairs(found, count, origin, chunk, (total, chunk_first, pairs, capacity))
 
     def _before_centre(
         self, table: V, rows: V, start: V, size: V, found: tuple[V, V], starts: V
@@ -151,37 +146,19 @@ class ChunkPairs:
         """Appends the pairs of the taps in the table: the entries say what rows `start` and on read."""
         with for_(0, const(self.geometry.centre, i64()), 1, [const(0, i64())], unroll=False) as tap:
             store(tap.args[0].to(i32()), starts, tap.iv)
-            read = self._reader(table, rows, tap.iv)
-            with for_(0, size, _LANES, tap.args, unroll=False) as loop:
+            read = entry_reader(self.geometry, table, rows, tap.iv)
+            with for_(0, size, LANES, tap.args, unroll=False) as loop:
                 inputs, present = read(start + loop.iv)
-                loop.yields(_append(found, loop.args[0], present, size - loop.iv, inputs, _numbered(loop.iv)))
+                loop.yields(append(found, loop.args[0], present, size - loop.iv, inputs, numbered(loop.iv)))
             tap.yields(*loop.results)
         return tap.results[0]
-
-    def _reader(self, table: V, rows: V, tap: V) -> Callable[[V], tuple[V, V]]:
-        """A function that gives, for eight voxels, the places that `tap` reads, and where there are any."""
-        run = self.geometry.run
-        entries = gep(table, tap // run * rows, i32())
-        bit = (tap % run).to(i32())
-        earlier = ((const(1, i32()) << bit) - 1).broadcast(_LANES)
-        to_sign = (const(31, i32()) - bit).broadcast(_LANES)
-
-        def read(place: V) -> tuple[V, V]:
-            entry = load(entries, vec(_LANES, i32()), place)
-            before = entry & earlier
-            places = entry >> run
-            for lower in range(run - 1):
-                places = places + ((before >> lower) & 1)
-            return places, (entry << to_sign) < 0
-
-        return read
 
     def _centre(self, start: V, size: V, found: tuple[V, V], starts: V, count: V) -> V:
         """Appends what the centre reads: every row itself."""
         store(count.to(i32()), starts, self.geometry.centre)
-        with for_(0, size, _LANES, unroll=False) as loop:
-            store(_numbered(start + loop.iv), found[0], count + loop.iv)
-            store(_numbered(loop.iv), found[1], count + loop.iv)
+        with for_(0, size, LANES, unroll=False) as loop:
+            store(numbered(start + loop.iv), found[0], count + loop.iv)
+            store(numbered(loop.iv), found[1], count + loop.iv)
         return count + size
 
     def _after_centre(
@@ -207,14 +184,14 @@ class ChunkPairs:
 
             search = functools.partial(self._readers, keys, rows, mirrored, extents, start, size)
             low, high = if_else(new_run, search, functools.partial(list, (low, high)))
-            read = self._reader(table, rows, mirrored)
-            chunk_start, chunk_size = (value.to(i32()).broadcast(_LANES) for value in (start, size))
-            with for_(low, high, _LANES, [count], unroll=False) as loop:
+            read = entry_reader(self.geometry, table, rows, mirrored)
+            chunk_start, chunk_size = (value.to(i32()).broadcast(LANES) for value in (start, size))
+            with for_(low, high, LANES, [count], unroll=False) as loop:
                 places, present = read(loop.iv)
                 outputs = places - chunk_start
                 present = present & outputs.ult(chunk_size)
                 left = high - loop.iv
-                loop.yields(_append(found, loop.args[0], present, left, _numbered(loop.iv), outputs))
+                loop.yields(append(found, loop.args[0], present, left, numbered(loop.iv), outputs))
             tap.yields(*loop.results, low, high)
         return tap.results[0]
 
@@ -231,17 +208,50 @@ class ChunkPairs:
         ]
 
 
-def _numbered(first: V) -> V:
+def entry_reader(geometry: Geometry, table: V, columns: V, tap: V) -> Callable[[V], tuple[V, V]]:
+    """A function that gives, for eight of the table's columns, the places that `tap` reads, and where there are any."""
+    run = geometry.run
+    entries = gep(table, tap // run * columns, i32())
+    bit = (tap % run).to(i32())
+    earlier = ((const(1, i32()) << bit) - 1).broadcast(LANES)
+    to_sign = (const(31, i32()) - bit).broadcast(LANES)
+
+    def read(place: V) -> tuple[V, V]:
+        entry = load(entries, vec(LANES, i32()), place)
+        before = entry & earlier
+        places = entry >> run
+        for lower in range(run - 1):
+            places = places + ((before >> lower) & 1)
+        return places, (entry << to_sign) < 0
+
+    return read
+
+
+def numbered(first: V) -> V:
     """The numbers from `first` on, one per lane, i32."""
-    text = f"dense<{list(range(_LANES))}> : vector<{_LANES}xi32>"
-    return first.to(i32()).broadcast(_LANES) + V(arith.constant(vec(_LANES, i32()), ir.Attribute.parse(text)))
+    text = f"dense<{list(range(LANES))}> : vector<{LANES}xi32>"
+    return first.to(i32()).broadcast(LANES) + V(arith.constant(vec(LANES, i32()), ir.Attribute.parse(text)))
 
 
-def _append(found: tuple[V, V], count: V, present: V, left: V, inputs: V, outputs: V) -> V:
+def write_pairs(found: tuple[V, V], count: V, origin: V, chunk: V, target: tuple[V, V, V, V]) -> None:
+    """Moves a chunk's `count` pairs to the list, if it has room, with input rows in the place of sorted places.
+
+    target: the number of all pairs so far, where each chunk's start goes, the list, and its capacity.
+    """
+    total, chunk_first, pairs, capacity = target
+    first = atomic_add(total, count)
+    store(first, chunk_first, chunk)
+    with if_(first + count <= capacity), for_(0, count, 1, unroll=False) as loop:
+        place = load(found[0], i32(), loop.iv).to(i64())
+        row = load(origin, i32(), place).to(i64())
+        store(load(found[1], i32(), loop.iv).to(i64()) << ROW_BITS | row, pairs, first + loop.iv)
+
+
+def append(found: tuple[V, V], count: V, present: V, left: V, inputs: V, outputs: V) -> V:
     """Puts the present ones of the first `left` lanes behind `count` pairs; gives the new count."""
     bits = V(llvm.BitcastOp(i8(), present.value).result).to(i64())
-    bits = bits & ((const(1, i64()) << left.min(_LANES)) - 1)
-    permutation = load(bytes_after(address_of(_PERMUTATIONS), bits * _LANES), vec(_LANES, i8())).to(vec(_LANES, i32()))
+    bits = bits & ((const(1, i64()) << left.min(LANES)) - 1)
+    permutation = load(bytes_after(address_of(PERMUTATIONS), bits * LANES), vec(LANES, i8())).to(vec(LANES, i32()))
     for target, values in zip(found, (inputs, outputs), strict=True):
         packed = call_intrinsic("llvm.x86.avx2.permd", [values, permutation], values.type)
         store(packed, target, count)

@@ -24,12 +24,15 @@ from spconv_compiler.passes.cpu.sorted_keys import key_type
 from spconv_compiler.passes.kernel_builder import V, const, for_, gep, i32, i64, load, store, vec, while_
 
 # Rows that a worker takes at once, and how many searches a worker is worth, some 0.1 ms.
-_SPAN = 2048
-_GRAIN = 1 << 15
+SPAN = 2048
+GRAIN = 1 << 15
 # Clocks of one search (Zen 3): from one row's place to the next's, and where several do not wait for each other.
 _LATENCY, _THROUGHPUT = 18, 11
 # Runs are searched side by side; more taps than this at once would be much code for little.
 _MOST_TAPS = 15
+
+# Bits of an entry that say which taps of a run are there; the others tell 2^25 voxels apart.
+_LONGEST_RUN = 7
 
 # A distance that is no tap's.
 _FAR = 31
@@ -63,8 +66,8 @@ class Geometry:
 
     @property
     def run(self) -> int:
-        """Taps that share an entry: a line along x, or one tap where x is dilated."""
-        return self.kernel_size[2] if self.dilation[2] == 1 else 1
+        """Taps that share an entry: a line along x, or one tap where x is dilated or the line is long."""
+        return self.kernel_size[2] if self.dilation[2] == 1 and self.kernel_size[2] <= _LONGEST_RUN else 1
 
     @property
     def table_rows(self) -> int:
@@ -124,23 +127,30 @@ class HalfTable:
 
     def __call__(self, keys: V, table: V, rows: V, extent_y: V, extent_x: V, threads: V) -> None:
         shared = [keys, table, rows, extent_y, extent_x]
-        workers = worth_workers(threads, rows * self.geometry.table_rows, _GRAIN)
-        parallel_for(self.functions, self.name, (rows + (_SPAN - 1)) // _SPAN, workers, shared, self._span)
+        workers = worth_workers(threads, rows * self.geometry.table_rows, GRAIN)
+        parallel_for(self.functions, self.name, (rows + (SPAN - 1)) // SPAN, workers, shared, self._span)
 
     def _span(self, span: V, worker: V, keys: V, table: V, rows: V, extent_y: V, extent_x: V) -> None:
+        self.search(span, (keys, rows), (keys, rows), table, extent_y, extent_x)
+
+    def search(
+        self, span: V, queries: tuple[V, V], among: tuple[V, V], table: V, extent_y: V, extent_x: V
+    ) -> None:
+        """Writes the entries of a span of `queries` (ascending keys, count) `among` the keys of a set (keys, rows)."""
         geometry = self.geometry
-        start = span * _SPAN
-        end = (start + _SPAN).min(rows)
+        (asking, asked), (keys, rows) = queries, among
+        start = span * SPAN
+        end = (start + SPAN).min(asked)
         group = runs_at_once(geometry)
         with for_(0, const(-(-geometry.table_rows // group), i64()), 1, unroll=False) as outer:
             # Where the runs do not divide evenly, the last is searched again.
             runs = [(outer.iv * group + run).min(geometry.table_rows - 1) for run in range(group)]
             offsets = [geometry.offset(run * geometry.run, extent_y, extent_x).to(geometry.key) for run in runs]
-            targets = [gep(table, run * rows, i32()) for run in runs]
-            first_key = load(keys, geometry.key, start)
+            targets = [gep(table, run * asked, i32()) for run in runs]
+            first_key = load(asking, geometry.key, start)
             begin = [lower_bound(keys, geometry.key, rows, first_key + offset) for offset in offsets]
             with for_(start, end, 1, begin, unroll=False) as loop:
-                key = load(keys, geometry.key, loop.iv)
+                key = load(asking, geometry.key, loop.iv)
                 places = []
                 for before, offset, target in zip(loop.args, offsets, targets, strict=True):
                     place = self._advance(keys, before, key + offset)
@@ -155,8 +165,8 @@ class HalfTable:
         lanes = 1 << (run - 1).bit_length()
         distance = load(keys, vec(lanes, key), place) - wanted.broadcast(lanes)
         bits = const(1, vec(lanes, i32())) << distance.min(_FAR).to(vec(lanes, i32()))
-        present = V(vector.ReductionOp(i32(), ir.Attribute.parse("#vector.kind<or>"), bits.value).result) & ((1 << run) - 1)
-        return place.to(i32()) << run | present
+        seen = V(vector.ReductionOp(i32(), ir.Attribute.parse("#vector.kind<or>"), bits.value).result)
+        return place.to(i32()) << run | seen & ((1 << run) - 1)
 
     def _advance(self, keys: V, place: V, wanted: V) -> V:
         """The first place from `place` on whose key is not below `wanted`."""

@@ -12,6 +12,9 @@ _STRIDE = 4 * _WORDS * _CHAINS
 # Odd, so that multiplication loses nothing; the second is 2^64 divided by the golden ratio.
 _ODD_32 = 0x2C1B3C6D
 _ODD_64 = -7046029254386353131
+# One odd multiplier for each chain, from the digits of pi; with the flip each gives a second one.
+_FINISH = (0x243F6A89, 0x05A308D3, 0x13198A2F, 0x03707345)
+_FLIP = 0x5A5A5A5A
 
 
 def define_host_functions(functions: Functions) -> None:
@@ -45,7 +48,7 @@ def _fingerprint(memory: V, size: V) -> V:
             taken = load(memory, word, (loop.iv * _CHAINS + chain) * _WORDS)
             mixed.append(_mix(state, taken))
         loop.yields(*mixed)
-    whole, *others = loop.results
+    whole, *others = (_finish(state, chain) for chain, state in enumerate(loop.results))
     for state in others:
         whole = _mix(whole, state)
     halves, total = whole.bitcast(vec(_WORDS // 2, i64())), size
@@ -61,6 +64,17 @@ def _mix(state: V, words: V) -> V:
     product = (state ^ words) * _ODD_32
     # Without the shift, two changes of top bits would cancel: a change of sign in two floats.
     return product ^ (product >> 15)
+
+
+def _finish(state: V, chain: int) -> V:
+    """Scrambles a chain in a way of its own (the finaliser of MurmurHash3, with a multiplier for each chain).
+
+    The last words of two chains are only one multiplication away from here: equal changes in both, such as two
+    changes of sign, would cancel when the chains are put together.
+    """
+    first = (state ^ (state >> 16)) * _FINISH[chain]
+    second = (first ^ (first >> 13)) * (_FINISH[chain] ^ _FLIP)
+    return second ^ (second >> 16)
 
 
 def _fold(total: V, value: V) -> V:

@@ -3,36 +3,22 @@
 A key is ((b·extent_z + z − min_z)·extent_y + y − min_y)·extent_x + x − min_x with the halo of the kernel inside
 minimum and extent, so a neighbour's key is the key plus a constant, and never that of another line or batch.
 
-The sort is a least-significant-digit radix sort (Knuth, The Art of Computer Programming 3, 5.2.5, algorithm R):
-stable, so equal keys keep the order of their rows. Digits beyond the box are skipped, and all of it is when the
-keys ascend already.
+The sort is stable (radix_sort.py), so equal keys keep the order of their rows; it is skipped when they ascend already.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spconv_compiler.bindings import ir
-from spconv_compiler.passes.cpu.functions import call_intrinsic
-from spconv_compiler.passes.cpu.memory import stack_array
-from spconv_compiler.passes.kernel_builder import (
-    V,
-    const,
-    for_,
-    i1,
-    i32,
-    i64,
-    if_,
-    load,
-    store,
-    vec,
-)
+from spconv_compiler.passes.cpu.radix_sort import RadixSort
+from spconv_compiler.passes.kernel_builder import V, const, for_, i32, i64, load, store, vec
 
 # Keys larger than any other stand behind the last one, so that a search may look at whole vectors.
 KEY_PADDING = 16
 # What the map leaves in the status buffer.
 DUPLICATES, FIRST_ROW, SECOND_ROW, PAIRS = 0, 1, 2, 3
 STATUS_WORDS = 8
-
-_DIGIT_BITS = 11
 
 
 def key_type(width: int) -> ir.Type:
@@ -50,20 +36,25 @@ class SortedKeys:
 
     Arguments: coords i32 [rows, 4]; keys [rows + KEY_PADDING]; their rows i32 [rows]; room for as many keys and
     rows again; status i64 [STATUS_WORDS]; rows; min_z, min_y, min_x; extent_z, extent_y, extent_x; batches.
+
+    stride, padding: what is packed is coordinate · stride − padding: of a coarse voxel, the fine voxel that it meets
+    through its first tap. Such keys keep the order of the coordinates.
     """
 
-    def __init__(self, key_width: int) -> None:
+    def __init__(
+        self, key_width: int, stride: Sequence[int] = (1, 1, 1), padding: Sequence[int] = (0, 0, 0)
+    ) -> None:
         self.width = key_width
         self.key = key_type(key_width)
+        self.stride, self.padding = tuple(stride), tuple(padding)
 
     def __call__(
         self, coords: V, keys: V, origin: V, keys_spare: V, origin_spare: V, status: V, rows: V, *box: V
     ) -> None:
-        histogram = stack_array(1 << _DIGIT_BITS, i32())
+        sort = RadixSort.make(self.key, (keys, origin), (keys_spare, origin_spare))
         unsorted = self._write_keys(coords, keys, origin, rows, box)
         *_, extent_z, extent_y, extent_x, batches = box
-        cells = batches * extent_z * extent_y * extent_x
-        self._sort(cells, unsorted, (keys, origin), (keys_spare, origin_spare), histogram, rows)
+        sort(rows, batches * extent_z * extent_y * extent_x, unsorted)
         for place in range(KEY_PADDING):
             store(const(largest_key(self.width), self.key), keys, rows + place)
         self._find_duplicates(keys, origin, status, rows)
@@ -74,55 +65,13 @@ class SortedKeys:
         with for_(0, rows, 1, [const(-1, i64()), const(0, i64())], unroll=False) as loop:
             before, descents = loop.args
             row = load(coords, vec(4, i32()), loop.iv * 4)
-            batch, z, y, x = [row.lane(axis).to(i64(), signed=True) for axis in range(4)]
+            batch, *place = [row.lane(axis).to(i64(), signed=True) for axis in range(4)]
+            z, y, x = map(_met, place, self.stride, self.padding)
             key = ((batch * extent_z + (z - min_z)) * extent_y + (y - min_y)) * extent_x + (x - min_x)
             store(key.to(self.key), keys, loop.iv)
             store(loop.iv.to(i32()), origin, loop.iv)
             loop.yields(key, descents | (key < before).to(i64()))
         return loop.results[1].ne(0)
-
-    def _sort(
-        self, cells: V, unsorted: V, data: tuple[V, V], spare: tuple[V, V], histogram: V, rows: V
-    ) -> None:
-        """Sorts keys and rows, digit by digit, from `data` to `spare` and back; the result is in `data`."""
-        leading_zeros = call_intrinsic("llvm.ctlz", [cells - 1, const(0, i1())], i64())
-        width = const(64, i64()) - leading_zeros
-        digits = ((width + (_DIGIT_BITS - 1)) // _DIGIT_BITS).max(1)
-        digit_bits = (width + digits - 1) // digits
-        passes = unsorted.select(digits, const(0, i64()))
-        with for_(0, passes, 1, unroll=False) as loop:
-            odd = (loop.iv & 1).ne(0)
-            source = [odd.select(theirs, ours) for ours, theirs in zip(data, spare, strict=True)]
-            target = [odd.select(ours, theirs) for ours, theirs in zip(data, spare, strict=True)]
-            self._pass(source, target, loop.iv * digit_bits, digit_bits, histogram, rows)
-        with if_((passes & 1).ne(0)), for_(0, rows, unroll=False) as loop:
-            for ours, theirs, type_ in zip(data, spare, (self.key, i32()), strict=True):
-                store(load(theirs, type_, loop.iv), ours, loop.iv)
-
-    def _pass(self, source: list[V], target: list[V], shift: V, digit_bits: V, histogram: V, rows: V) -> None:
-        """Moves keys and rows in the order of one digit."""
-        values = const(1, i64()) << digit_bits
-
-        def key_and_digit(place: V) -> tuple[V, V]:
-            key = load(source[0], self.key, place)
-            return key, (key.to(i64()) >> shift) & (values - 1)
-
-        with for_(0, values, unroll=False) as loop:
-            store(const(0, i32()), histogram, loop.iv)
-        with for_(0, rows, unroll=False) as loop:
-            _, digit = key_and_digit(loop.iv)
-            store(load(histogram, i32(), digit) + 1, histogram, digit)
-        with for_(0, values, 1, [const(0, i32())], unroll=False) as loop:
-            (below,) = loop.args
-            count = load(histogram, i32(), loop.iv)
-            store(below, histogram, loop.iv)
-            loop.yields(below + count)
-        with for_(0, rows, unroll=False) as loop:
-            key, digit = key_and_digit(loop.iv)
-            place = load(histogram, i32(), digit)
-            store(place + 1, histogram, digit)
-            store(key, target[0], place.to(i64()))
-            store(load(source[1], i32(), loop.iv), target[1], place.to(i64()))
 
     def _find_duplicates(self, keys: V, origin: V, status: V, rows: V) -> None:
         """Counts rows that repeat an earlier one; of these, the lowest row and the one it repeats are named."""
@@ -138,3 +87,9 @@ class SortedKeys:
         count, first, second = loop.results
         for word, value in ((DUPLICATES, count), (FIRST_ROW, first.to(i64())), (SECOND_ROW, second.to(i64()))):
             store(value, status, word)
+
+
+def _met(coordinate: V, stride: int, padding: int) -> V:
+    """coordinate · stride − padding."""
+    scaled = coordinate if stride == 1 else coordinate * stride
+    return scaled if padding == 0 else scaled - padding

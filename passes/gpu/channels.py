@@ -67,10 +67,5 @@ class Channels:
         return const(0, element if self.piece == 1 else vec(self.piece, element))
 
 
-def run_length(element: ir.Type) -> int:
-    """Channels in 16 bytes."""
-    return 16 * 8 // _bits(element)
-
-
 def _bits(element: ir.Type) -> int:
     return int(str(scalar(element)).lstrip("bfi"))

@@ -20,14 +20,14 @@ def parameters(pass_: Pass, op: StageOp, accepted: str, *required: str) -> dict[
     """The parameters of the op's schedule.
 
     The pass fails when there is no schedule, when it is not the accepted one, and when a required parameter is
-    missing or not positive.
+    missing.
     """
     if op.schedule is None:
         pass_.fail(op, "the op has no schedule", "run choose-schedule first")
     name, values = op.schedule
     if name != accepted:
         pass_.fail(op, f'schedule "{name}" is not one for a GPU', f'accepted here: "{accepted}"')
-    bad = [key for key in required if values.get(key, 0) < 1]
-    if bad:
-        pass_.fail(op, f'schedule "{name}" lacks a positive {", ".join(bad)}', f"it takes {', '.join(required)}")
+    missing = [key for key in required if key not in values]
+    if missing:
+        pass_.fail(op, f'schedule "{name}" lacks {", ".join(missing)}', f"it takes {', '.join(required)}")
     return values

@@ -137,8 +137,8 @@ def _checked_shape(cells_xyz: npt.NDArray[np.float64], arithmetic: str) -> tuple
     if not (cells_xyz <= limit).all():
         raise InputError(
             f"the grid would have {', '.join(f'{n:.4g}' for n in cells_xyz)} cells along x, y, z; at most "
-            f"{limit} can be counted with arithmetic={arithmetic!r}: use a larger voxel_size, give "
-            'point_range to drop far points, or use arithmetic="float64"'
+            f"{limit} can be counted in {arithmetic}; accepted: larger voxels, a range that drops far points, "
+            "or float64 arithmetic"
         )
     return tuple(int(n) for n in cells_xyz[::-1])
 

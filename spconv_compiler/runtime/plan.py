@@ -1,7 +1,8 @@
 """Runs a launch plan on the CPU, group by group, so that the driver can keep what a group made.
 
-A group is a set of launches whose result depends on the same inputs: "pairs" on the coordinates, "weights" on
-the weight, "output" on everything. What a later group reads is kept; the rest is scratch and dies with the run.
+A group is a set of launches whose result depends on the same inputs: "coords", "map" and "pairs" on the coordinates,
+"weights" on the weight, "output" on everything. What another group reads is kept; the rest is scratch and dies with
+the run.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ class CpuPlan:
         return _Call(function, launch.kernel, names, buffers, growable[0] if growable else None)
 
     def _read_elsewhere(self, group: str) -> set[str]:
-        """Buffers that `group` touches and another group reads, and the status."""
+        """Buffers that `group` touches and another group reads, and those that say how it went."""
         mine = {name for call in self._calls[group] for name in call.buffers}
         others = {
             name for other, calls in self._calls.items() if other != group for call in calls for name in call.buffers
         }
-        return (mine & (others | {_STATUS})) - self._inputs
+        return {name for name in mine if name in others or name.endswith(_STATUS)} - self._inputs
 
     def run(
         self, group: str, values: Mapping[str, int], kept: Mapping[str, CpuBuffer] | None = None
@@ -72,7 +73,7 @@ class CpuPlan:
             kept: buffers that earlier groups returned.
 
         Returns:
-            The buffers that later groups read, and "status" if the group has one.
+            The buffers that other groups read, and those called "…status".
 
         Raises:
             LaunchError: out of memory, out of threads, or a size beyond the plan's limits.

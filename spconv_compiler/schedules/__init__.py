@@ -6,15 +6,35 @@ new code, a body in passes/.
 
 from __future__ import annotations
 
-from spconv_compiler.errors import Rejection, ScheduleError
+from spconv_compiler.errors import InputError, Rejection, ScheduleError
 from spconv_compiler.schedules.base import Choice, Chosen, GemmSchedule, Problem
+from spconv_compiler.schedules.between_sets import choose_outputs, choose_pool
 from spconv_compiler.schedules.chunk_stationary import ChunkStationary
 from spconv_compiler.schedules.pairs_m16 import PairsM16
 from spconv_compiler.targets.base import Target
 
-__all__ = ["SCHEDULES", "Choice", "Chosen", "GemmSchedule", "Problem", "choose", "rejections", "schedule_named"]
+__all__ = [
+    "SCHEDULES",
+    "Choice",
+    "Chosen",
+    "GemmSchedule",
+    "Problem",
+    "check_schedule_name",
+    "choose",
+    "choose_outputs",
+    "choose_pool",
+    "rejections",
+    "schedule_named",
+]
 
 SCHEDULES: tuple[GemmSchedule, ...] = (PairsM16(), ChunkStationary())
+
+
+def check_schedule_name(name: str) -> None:
+    """Raises InputError unless a schedule, or "auto", has this name."""
+    known = ("auto", *(schedule.name for schedule in SCHEDULES))
+    if name not in known:
+        raise InputError(f"unknown schedule {name!r}; accepted: {', '.join(known)}")
 
 
 def schedule_named(name: str) -> GemmSchedule:

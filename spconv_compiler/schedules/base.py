@@ -16,12 +16,14 @@ class Problem:
         taps: kz·ky·kx.
         c_in, c_out: channels.
         dtype: of features and weights.
+        between_sets: inputs and outputs are two coordinate sets, not one.
     """
 
     taps: int
     c_in: int
     c_out: int
     dtype: str
+    between_sets: bool = dataclasses.field(default=False, repr=False)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,6 +26,8 @@ class PairsM16(GemmSchedule):
     def reject(self, problem: Problem, target: Target) -> str | None:
         if not isinstance(target, GpuTarget):
             return f"it is for waves of a GPU, and {target.name} has none"
+        if problem.between_sets:
+            return "inputs and outputs are two coordinate sets; it takes the pairs of submanifold maps"
         mma = target.mma_for(problem.dtype)
         if problem.dtype not in target.dtypes or mma is None:
             shapes = sorted({shape.element for shape in target.mma})

@@ -29,7 +29,7 @@ def assemble(lines: Sequence[str]) -> list[bytes]:
     Raises:
         CodegenError: the assembler refuses a line.
     """
-    text = "".join(f"{line}\\0A.p2align 4\\0A" for line in lines)
+    text = "".join(f"{line}\\0A.p2align 4\\0A" for line in lines).replace('"', "\\22")
     code = CodeObject(_link(_MODULE.format(text=text))).kernels["k"].code
     return [code[at : at + _SLOT] for at in range(0, _SLOT * len(lines), _SLOT)]
 

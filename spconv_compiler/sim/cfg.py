@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from spconv_compiler.sim.instruction import EXEC, VCC, Instruction, Operand
+from spconv_compiler.sim.instruction import EXEC, M0, VCC, Instruction, Operand
+from spconv_compiler.sim.rows import Access
 
 Register = tuple[str, int]
 
@@ -50,20 +51,35 @@ def registers_of(operand: Operand) -> Iterator[Register]:
 def split_operands(item: Instruction) -> tuple[list[Operand], list[Operand]]:
     """(operands that are written, operands that are read), implied ones included."""
     row, operands = item.row, list(item.operands)
-    if row.kind in ("buffer", "global", "lds", "permute", "smem"):
-        assert row.access is not None
-        count = 1 if row.access.kind == "load" else 0
-    else:
-        count = len([type_ for type_ in row.results if type_ != "scc"])
+    if row.access is not None:
+        return _split_memory(item, row.access)
+    count = len([type_ for type_ in row.results if type_ != "scc"])
     written, read = operands[:count], operands[count:]
     if row.tied:
         read = [*written, *read]
     if row.kind == "saveexec":
         implied = Operand("s", EXEC, 2)
         return [*written, implied], [*read, implied]
+    if row.kind == "cmpx":
+        written = [*written, Operand("s", EXEC, 2)]
+    if row.kind == "swap":
+        read = [*written, *read]
     if row.kind == "branch" and "vcc" in row.name:
         read = [Operand("s", VCC, 2)]
     return written, read
+
+
+def _split_memory(item: Instruction, access: Access) -> tuple[list[Operand], list[Operand]]:
+    operands = list(item.operands)
+    if access.lds:
+        return [], [*operands, Operand("s", M0)]
+    returns = access.returns or access.kind == "atomic" and "sc0" in item.modifiers
+    if access.kind != "load" and not returns:
+        return [], operands
+    if item.row.kind == "buffer" and access.kind == "atomic":
+        # The old value takes the place of the data.
+        return [dataclasses.replace(operands[0], dwords=access.dwords)], operands
+    return operands[:1], operands[1:]
 
 
 def wait_states(item: Instruction) -> int:

@@ -7,6 +7,7 @@ here must be zero: the decoder refuses what it does not know.
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,12 +25,16 @@ class Format:
         low, width = self.fields[field]
         return word >> low & ((1 << width) - 1)
 
-    def unknown_bits(self, word: int) -> int:
-        """Bits that are set and belong neither to the format's mark nor to a field."""
+    @functools.cached_property
+    def _unknown(self) -> int:
         known = self.mask
         for low, width in self.fields.values():
             known |= ((1 << width) - 1) << low
-        return word & ~known
+        return (1 << self.bits) - 1 & ~known
+
+    def unknown_bits(self, word: int) -> int:
+        """Bits that are set and belong neither to the format's mark nor to a field."""
+        return word & self._unknown
 
 
 def _format(name: str, bits: int, top: int, prefix: str, **fields: tuple[int, int]) -> Format:
@@ -62,6 +67,7 @@ FORMATS = (
         sdata=(6, 7),
         sbase=(0, 6),
         offset=(32, 21),
+        soffset=(57, 7),
     ),
     _format(
         "MAI",
@@ -78,6 +84,23 @@ FORMATS = (
         src2=(50, 9),
         acc=(59, 2),
         blgp=(61, 3),
+    ),
+    _format(
+        "VOP3P",
+        64,
+        31,
+        "110100111",
+        op=(16, 7),
+        clamp=(15, 1),
+        op_sel_hi2=(14, 1),
+        op_sel=(11, 3),
+        neg_hi=(8, 3),
+        vdst=(0, 8),
+        src0=(32, 9),
+        src1=(41, 9),
+        src2=(50, 9),
+        op_sel_hi=(59, 2),
+        neg=(61, 3),
     ),
     _format(
         "VOP3", 64, 31, "110100", op=(16, 10), clamp=(15, 1), op_sel=(11, 4), abs=(8, 3), vdst=(0, 8), **_VOP3_SOURCES
@@ -135,12 +158,18 @@ FORMATS = (
         vdst=(56, 8),
     ),
 )
-BY_NAME = {format_.name: format_ for format_ in FORMATS}
 
 
-def find_format(first: int) -> Format | None:
-    """The format of an instruction whose first dword is `first`, or None."""
-    for format_ in FORMATS:
-        if first & format_.mask == format_.match:
-            return format_
-    return None
+# Marks lie in the highest nine bits.
+_MARK_SHIFT = 23
+
+
+@functools.cache
+def _formats_of(mark: int) -> tuple[Format, ...]:
+    fitting = [format_ for format_ in FORMATS if mark << _MARK_SHIFT & format_.mask == format_.match]
+    return tuple(format_ for format_ in fitting if format_.mask == fitting[0].mask)
+
+
+def find_formats(first: int) -> tuple[Format, ...]:
+    """The formats that an instruction with this first dword may have: those with the longest mark that fits."""
+    return _formats_of(first >> _MARK_SHIFT)

@@ -15,11 +15,18 @@ from spconv_compiler.sim.rows import Access
 
 # Word 3 of a raw buffer descriptor on gfx950: what the compiler writes, and the only one whose meaning is known here.
 RAW_BUFFER = 0x27000
-_KINDS = {"u32": np.uint32, "i32": np.int32, "f32": np.float32}
+KINDS = {
+    "u32": np.uint32,
+    "i32": np.int32,
+    "f32": np.float32,
+    "u64": np.uint64,
+    "i64": np.int64,
+    "f64": np.float64,
+}
 _LOW48 = np.uint64(0xFFFFFFFFFFFF)
 
 
-class _Lanes:
+class Lanes:
     """The active lanes of the active waves in one row: index into registers, and who they are."""
 
     def __init__(self, active: Active, chosen: Array) -> None:
@@ -51,44 +58,45 @@ def vector_memory(instruction: Instruction, register: Registers) -> Run:
     """Buffer and global loads, stores and atomics."""
     access = instruction.row.access
     assert access is not None
-    loads = access.kind == "load"
+    loads, device = access.kind == "load", bool(instruction.modifiers.get("sc1"))
     if instruction.row.kind == "buffer":
-        address, data = _buffer_address(instruction, register), register(instruction.operands[0])
+        address, data = buffer_address(instruction, register), register(instruction.operands[0])
     else:
-        address, data = _global_address(instruction, register), register(instruction.operands[0 if loads else 1])
+        address, data = global_address(instruction, register), register(instruction.operands[0 if loads else 1])
 
     def run(active: Active) -> None:
         places, outside = address(active)
         chosen = active.lanes & ~outside if outside is not None else active.lanes
-        lanes = _Lanes(active, chosen)
-        owners = active.batch.owners[lanes.waves]
+        active.observe(chosen, places, access.size)
+        lanes = Lanes(active, chosen)
+        who = active.batch.segments[lanes.waves]
         memory, where = active.batch.memory, places[lanes.rows, lanes.lanes]
         if loads:
             if outside is not None and (active.lanes & outside).any():
                 gone = active.lanes & outside
-                zeros = _Lanes(active, gone)
+                zeros = Lanes(active, gone)
                 zeros.write(data, np.zeros((len(zeros.rows), access.dwords), np.uint32), gone)
             if len(where):
-                lanes.write(data, memory.load(where, access.size, owners, lanes.report), chosen)
+                lanes.write(data, memory.load(where, access.size, who, lanes.report, atomic=device), chosen)
         elif len(where):
             values, known = lanes.data(data, access.dwords)
             if access.kind == "store":
-                memory.store(where, access.size, values, known, owners, lanes.report)
+                memory.store(where, access.size, values, known, who, lanes.report, atomic=device)
             else:
-                _update(access, lanes, where, values, known, owners)
+                _update(access, lanes, where, values, known, who)
 
     return run
 
 
-def _update(access: Access, lanes: _Lanes, where: Array, values: Array, known: Array, owners: Array) -> None:
+def _update(access: Access, lanes: Lanes, where: Array, values: Array, known: Array, who: Array) -> None:
     if not known.all():
         raise lanes.report(int((~known).argmax()), "the data of an atomic is undefined")
     assert access.update is not None
     memory = lanes.active.batch.memory
-    memory.update(where, access.update, _KINDS[access.data], values[:, 0].copy(), owners, lanes.report)
+    memory.update(where, access.update, KINDS[access.data], values, who, lanes.report, returning=False)
 
 
-def _buffer_address(instruction: Instruction, register: Registers) -> Callable[[Active], tuple[Array, Array | None]]:
+def buffer_address(instruction: Instruction, register: Registers) -> Callable[[Active], tuple[Array, Array | None]]:
     """A function to (addresses uint64 [n, lane], lanes beyond the end or None).
 
     The range is checked on the offset without the scalar offset, as the compiler assumes. A lane wholly beyond the
@@ -102,7 +110,7 @@ def _buffer_address(instruction: Instruction, register: Registers) -> Callable[[
     read_scalar = reader(scalar_offset, "u32", register)
 
     def address(active: Active) -> tuple[Array, Array | None]:
-        base, count = _descriptor(active, resource.number)
+        base, count = descriptor(active, resource.number)
         soffset, known = read_scalar(active)
         active.require_lanes(np.broadcast_to(known, active.count), "the scalar offset")
         offset = np.full((active.count, 64), fixed)
@@ -120,7 +128,7 @@ def _buffer_address(instruction: Instruction, register: Registers) -> Callable[[
     return address
 
 
-def _descriptor(active: Active, first: int) -> tuple[Array, Array]:
+def descriptor(active: Active, first: int) -> tuple[Array, Array]:
     """(base, bytes), uint64 [n], of a raw buffer descriptor in four scalar registers."""
     low, known = active.scalar_pair(first)
     high, high_known = active.scalar_pair(first + 2)
@@ -133,7 +141,8 @@ def _descriptor(active: Active, first: int) -> tuple[Array, Array]:
     return low & _LOW48, high & np.uint64(0xFFFFFFFF)
 
 
-def _global_address(instruction: Instruction, register: Registers) -> Callable[[Active], tuple[Array, Array | None]]:
+def global_address(instruction: Instruction, register: Registers) -> Callable[[Active], tuple[Array, Array | None]]:
+    """A function to (addresses uint64 [n, lane], None): of lanes, or a scalar base and offsets of lanes."""
     access, base = instruction.row.access, instruction.operands[-1]
     assert access is not None
     where = instruction.operands[1 if access.kind == "load" else 0]
@@ -172,7 +181,7 @@ def local_memory(instruction: Instruction, register: Registers) -> Run:
     def run(active: Active) -> None:
         values, known = active.vector(where)
         active.require_lanes(known, "the address")
-        lanes = _Lanes(active, active.lanes)
+        lanes = Lanes(active, active.lanes)
         if not len(lanes.rows):
             return
         batch = active.batch
@@ -181,6 +190,7 @@ def local_memory(instruction: Instruction, register: Registers) -> Run:
         report: Report = lanes.report
         for first, offset in zip(registers, offsets, strict=True):
             places = starts + np.uint64(offset)
+            active.observe(active.lanes, values + np.uint32(offset), access.size)
             if loads:
                 lanes.write(first, batch.local.load(places, access.size, *who, report), active.lanes)
             else:

@@ -45,13 +45,12 @@ def _logic_known(name: str, values: list[Array], known: list[Array]) -> Array | 
         result = known[0]
         return result if len(known) == 1 else result & known[1]
     kind = name.split("_")[1]
-    if kind not in ("and", "or", "andn2", "orn2", "nand", "nor"):
+    if kind not in ("and", "or", "andn1", "orn1", "andn2", "orn2", "nand", "nor"):
         return None
     a, b, da, db = *values, *known
-    if kind in ("andn2", "orn2"):
-        b = ~b
+    a, b = ~a if kind.endswith("n1") else a, ~b if kind.endswith("n2") else b
     # A defined 0 decides an and, a defined 1 an or, whatever the other bit is.
-    if kind in ("or", "orn2", "nor"):
+    if kind in ("or", "orn1", "orn2", "nor"):
         return da & db | da & a | db & b
     return da & db | da & ~a | db & ~b
 
@@ -150,8 +149,10 @@ def load(instruction: Instruction) -> Callable[[Active], None]:
             return batch.fault(int(active.waves[wave]), None, reason)
 
         total = address + np.uint64(offset.number & 0xFFFFFFFFFFFFFFFF)
-        owners = batch.owners[active.at]
-        data, ready = batch.memory.load_scalar(total, access.size, owners, report)
+        if batch.observer is not None:
+            lanes = np.arange(64) == np.zeros((active.count, 1))
+            active.observe(lanes, np.where(lanes, total[:, None], np.uint64(0)), access.size)
+        data, ready = batch.memory.load_scalar(total, access.size, batch.segments[active.at], report)
         for index in range(access.dwords):
             active.set_scalar(target.number + index, data[:, index], np.where(ready[:, index], WHOLE, np.uint32(0)))
 

@@ -12,12 +12,13 @@ from spconv_compiler.sim import matrix
 from spconv_compiler.sim.algebra import Array
 from spconv_compiler.sim.execute_scalar import as_lanes
 from spconv_compiler.sim.instruction import Instruction, Operand
+from spconv_compiler.sim.lane_moves import lane_sources, written_lanes
 from spconv_compiler.sim.machine import ALL, LANES, WHOLE, Active, pack, unpack
-from spconv_compiler.sim.rows import DWORDS
+from spconv_compiler.sim.rows import DWORDS, LaneMove
 
 Run = Callable[[Active], None]
 Registers = Callable[[Operand], int]
-_VIEWS = {"i32": np.int32, "i64": np.int64, "f32": np.float32}
+_VIEWS = {"i32": np.int32, "i64": np.int64, "f32": np.float32, "f64": np.float64}
 
 
 def reader(operand: Operand, type_: str, register: Registers) -> Callable[[Active], tuple[Array, Array]]:
@@ -44,9 +45,7 @@ def reader(operand: Operand, type_: str, register: Registers) -> Callable[[Activ
             return (values.view(view) if view else values)[:, None], as_lanes(known)
 
         return from_scalar
-    number = operand.constant()
-    if wide and operand.kind == "inline" and number >> 31:
-        number |= 0xFFFFFFFF00000000
+    number = operand.bits64() if wide else operand.constant()
     raw = np.full((1, 1), number, np.uint64 if wide else np.uint32)
     constant = raw.view(view) if view else raw
     return lambda active: (constant, ALL)
@@ -60,28 +59,66 @@ def _lane_mask(active: Active, number: int) -> tuple[Array, Array]:
 def arithmetic(instruction: Instruction, register: Registers) -> Run:
     """Any row of kind "valu": all sources are read before anything is written."""
     row, operands = instruction.row, instruction.operands
+    if row.lanes is not None:
+        return _moved(instruction, row.lanes, register)
     count = len(row.results)
-    readers = [reader(operand, t, register) for operand, t in zip(operands[count:], row.sources, strict=True)]
+    given = [operands[0], *operands[count:]] if row.tied else operands[count:]
+    readers = [reader(operand, t, register) for operand, t in zip(given, row.sources, strict=True)]
     meaning = row.meaning
     assert meaning is not None
     writers = [_writer(operand, t, register) for operand, t in zip(operands[:count], row.results, strict=True)]
-    lower = [register(operand) for operand in operands[count:] if operand.kind in "va" and operand.dwords == 2]
+    lower = [_lower(operand, register) for operand in operands[count:]] if row.upward else []
 
     def run(active: Active) -> None:
         pairs = [read(active) for read in readers]
-        with np.errstate(invalid="ignore", over="ignore"):
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             found = meaning(*[values for values, _ in pairs])
-        known = np.broadcast_to(_all_known([bits for _, bits in pairs]), active.count)
+        relevant = [bits for _, bits in pairs[1 if row.keeps and row.tied else 0 :]]
+        known = np.broadcast_to(_all_known(relevant), active.count)
         low_known = known
-        if row.upward and lower and (known != ALL).any():
-            narrow = [bits for (_, bits), operand in zip(pairs, operands[count:], strict=True) if operand.dwords == 1]
-            low_known = np.broadcast_to(
-                _all_known([*narrow, *(active.vector(first)[1] for first in lower)]), active.count
-            )
+        if row.upward and (known != ALL).any():
+            low_known = np.broadcast_to(_all_known([read(active) for read in lower]), active.count)
         for write, values in zip(writers, found if count > 1 else (found,), strict=True):
             write(active, values, known, low_known)
 
     return run
+
+
+def _moved(instruction: Instruction, move: LaneMove, register: Registers) -> Run:
+    """DPP: the first encoded source comes from other lanes, and only some lanes are written."""
+    row, operands = instruction.row, instruction.operands
+    given = [operands[0], *operands[1:]] if row.tied else list(operands[1:])
+    readers = [reader(operand, t, register) for operand, t in zip(given, row.sources, strict=True)]
+    meaning, target, place = row.meaning, register(operands[0]), int(row.tied)
+    assert meaning is not None
+    source, exists = lane_sources(move.control)
+    on = written_lanes(move)
+
+    def run(active: Active) -> None:
+        pairs = [read(active) for read in readers]
+        values, known = pairs[place]
+        there = exists & active.lanes[:, source]
+        # What is read from no lane is a defined 0.
+        moved = np.where(there, np.broadcast_to(values, active.lanes.shape)[:, source], values.dtype.type(0))
+        ready = unpack(np.broadcast_to(known, active.count))[:, source] | ~there
+        pairs[place] = moved, pack(ready)
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            found = meaning(*[values for values, _ in pairs])
+        known = np.broadcast_to(_all_known([bits for _, bits in pairs]), active.count)
+        chosen = active.lanes & on & (there | move.zero)
+        active.set_lanes(target, found.view(np.uint32), known, pack(chosen))
+
+    return run
+
+
+def _lower(operand: Operand, register: Registers) -> Callable[[Active], Array]:
+    """A function to the lanes in which the lower 32 bits of a source are defined."""
+    if operand.kind in "va":
+        first = register(operand)
+        return lambda active: active.vector(first)[1]
+    if operand.kind == "s":
+        return lambda active: as_lanes(active.scalar(operand.number)[1])
+    return lambda active: ALL
 
 
 def _all_known(parts: list[Any]) -> Any:
@@ -99,8 +136,9 @@ def _writer(operand: Operand, type_: str, register: Registers) -> Callable[[Acti
     if DWORDS[type_] == 2:
 
         def wide(active: Active, values: Array, known: Array, low_known: Array) -> None:
-            active.set_vector(first, al.low(values), low_known)
-            active.set_vector(first + 1, al.high(values), known)
+            bits = al.bits_of(values)
+            active.set_vector(first, al.low(bits), low_known)
+            active.set_vector(first + 1, al.high(bits), known)
 
         return wide
     return lambda active, values, known, _: active.set_vector(first, values.view(np.uint32), known)
@@ -158,7 +196,9 @@ def multiply(instruction: Instruction, register: Registers) -> Run:
     """MFMA: EXEC is ignored."""
     shape = instruction.row.matrix
     assert shape is not None
-    target, *sources, addend = instruction.operands
+    target, *sources, addend = instruction.operands[:4]
+    scales = [reader(operand, "u32", register) for operand in instruction.operands[4:]]
+    shifts = [np.uint32(8 * instruction.modifiers.get(name, 0)) for name in ("scale_a", "scale_b")]
     first = register(target)
     blocks = [slice(register(operand), register(operand) + operand.dwords) for operand in sources]
 
@@ -172,7 +212,13 @@ def multiply(instruction: Instruction, register: Registers) -> Run:
         else:
             block = slice(register(addend), register(addend) + addend.dwords)
             c, c_known = batch.vector[block][:, active.at], batch.vector_defined[block][:, active.at]
-        result = matrix.multiply(shape, a, b, c.view(np.float32)).view(np.uint32)
+        used = None
+        if scales:
+            found = [read(active) for read in scales]
+            wide = [np.broadcast_to(values, (active.count, LANES)) for values, _ in found]
+            used = (wide[0] >> shifts[0] & np.uint32(0xFF), wide[1] >> shifts[1] & np.uint32(0xFF))
+            a_known, b_known = a_known & found[0][1], b_known & found[1][1]
+        result = matrix.multiply(shape, a, b, c, used)
         known = matrix.defined(shape, a_known, b_known, c_known)
         for index in range(target.dwords):
             active.set_vector(first + index, result[index], known[index], ignore_exec=True)

@@ -8,6 +8,8 @@ import struct
 from spconv_compiler.sim.rows import Row
 
 VCC, M0, EXEC = 106, 124, 126
+# Hardware registers that s_getreg knows: MODE, and the number of the die.
+HARDWARE_REGISTERS = {1: "HW_REG_MODE", 20: "HW_REG_XCC_ID"}
 _NAMES = {106: "vcc_lo", 107: "vcc_hi", 124: "m0", 126: "exec_lo", 127: "exec_hi"}
 _PAIRS = {106: "vcc", 126: "exec"}
 # Inline constants: code -> (text, value).
@@ -29,16 +31,21 @@ class Operand:
 
     Attributes:
         kind: "v", "a", "s": a register; "inline", "literal": a constant; "k16": a signed 16-bit number;
-            "off": no address register; "offset": of a scalar load; "target": a code address; "wait": wait counts.
+            "off": no address register; "offset": of a scalar load; "target": a code address; "wait": wait counts;
+            "hwreg": part of a hardware register.
         number: register number, code of an inline constant, or the value itself.
         dwords: registers of the operand.
-        type: operand type of the row, or "" where it has none.
+        type: operand type of the row, or "" where it has none; "implied": the text does not show it.
+        neg, absolute, sext: what the text shows of modifiers; the row's meaning contains them.
     """
 
     kind: str
     number: int
     dwords: int = 1
     type: str = ""
+    neg: bool = False
+    absolute: bool = False
+    sext: bool = False
 
     def constant(self) -> int:
         """The 32 bits of an inline constant, literal or number (floats as f32, or f16 where the type says so).
@@ -48,11 +55,29 @@ class Operand:
         if self.kind != "inline":
             return self.number & 0xFFFFFFFF
         if self.number in FLOATS:
-            form = "e" if self.type == "f16" else "f"
+            form = "e" if self.type in ("f16", "pkf") else "f"
             return int.from_bytes(struct.pack(f"<{form}", FLOATS[self.number][1]), "little")
         return (self.number - 128 if self.number <= 192 else 192 - self.number) & 0xFFFFFFFF
 
+    def bits64(self) -> int:
+        """A constant as 64-bit operand; a float of f64 is a double, a literal of f64 its upper half."""
+        if self.kind == "inline" and self.number in FLOATS and self.type == "f64":
+            return int.from_bytes(struct.pack("<d", FLOATS[self.number][1]), "little")
+        number = self.constant()
+        if self.kind == "literal" and self.type == "f64":
+            return number << 32
+        negative = self.kind == "inline" and number >> 31 and self.number not in FLOATS
+        return number | 0xFFFFFFFF00000000 if negative else number
+
     def __str__(self) -> str:
+        text = self._text()
+        if self.sext:
+            text = f"sext({text})"
+        if self.absolute:
+            text = f"|{text}|"
+        return f"-{text}" if self.neg else text
+
+    def _text(self) -> str:
         match self.kind:
             case "v" | "a":
                 return _range(self.kind, self.number, self.dwords)
@@ -69,6 +94,9 @@ class Operand:
                 return hex(self.number & 0xFFFF) if self.type == "k16" else str(self.number)
             case "wait":
                 return str(Wait.read(self.number))
+            case "hwreg":
+                name, low, width = HARDWARE_REGISTERS[self.number & 63], self.number >> 6 & 31, (self.number >> 11) + 1
+                return f"hwreg({name})" if (low, width) == (0, 32) else f"hwreg({name}, {low}, {width})"
         return self.kind
 
 
@@ -102,7 +130,9 @@ def _range(file: str, first: int, count: int) -> str:
 class Instruction:
     """One instruction: where it lies, what it is, its operands in the order of the text, and its modifiers.
 
-    modifiers: offset, offset0, offset1: bytes or elements; offen, nt: present with 1 when set.
+    modifiers: offset, offset0, offset1: bytes or elements; offen, sc0, nt, sc1, lds: present with 1 when set;
+        swizzle, scale_a, scale_b: numbers that `options` has in words.
+    options: the text of all other modifiers; the row's meaning contains them.
     """
 
     address: int
@@ -111,16 +141,25 @@ class Instruction:
     format: str
     operands: tuple[Operand, ...]
     modifiers: dict[str, int] = dataclasses.field(default_factory=dict)
+    options: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """With the suffix of the encoding, where there are two."""
+        if self.format in ("SDWA", "DPP"):
+            return f"{self.row.name}_{self.format.lower()}"
         if len(self.row.formats) == 1:
             return self.row.name
         return self.row.name + ("_e64" if self.format == "VOP3" else "_e32")
 
     def __str__(self) -> str:
-        text = f"{self.name} {', '.join(map(str, self.operands))}".strip()
+        shown = [str(operand) for operand in self.operands if operand.type != "implied"]
+        text = f"{self.name} {', '.join(shown)}".strip()
+        if self.row.kind == "smem" and "offset" in self.modifiers:
+            return f"{text} offset:{hex(self.modifiers['offset'])}"
         for name, value in self.modifiers.items():
-            text += f" {name}:{value}" if name.startswith("offset") else f" {name}"
-        return text
+            if name in ("offen", "sc0", "nt", "sc1", "lds"):
+                text += f" {name}"
+            elif name.startswith("offset"):
+                text += f" {name}:{value}"
+        return " ".join([text, *self.options])

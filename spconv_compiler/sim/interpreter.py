@@ -15,22 +15,32 @@ from typing import Any
 
 import numpy as np
 
-from spconv_compiler.sim import execute_memory, execute_scalar, execute_vector
+from spconv_compiler.sim import (
+    execute_cross,
+    execute_hardware,
+    execute_memory,
+    execute_scalar,
+    execute_transfer,
+    execute_vector,
+)
 from spconv_compiler.sim.algebra import Array
 from spconv_compiler.sim.decode import decode
 from spconv_compiler.sim.elf import Kernel, find_kernel
 from spconv_compiler.sim.errors import Fault, LaunchFault
 from spconv_compiler.sim.instruction import EXEC, Instruction, Operand
-from spconv_compiler.sim.machine import ALL, AT_BARRIER, ENDED, LANES, RUNNING, Active, Batch
+from spconv_compiler.sim.machine import ALL, AT_BARRIER, ENDED, LANES, RUNNING, Active, Batch, Observer
 from spconv_compiler.sim.memory import Allocation, Memory
 from spconv_compiler.sim.static_checks import check
+from spconv_compiler.sim.waits import COUNTED_BY_VMCNT
 
 BUDGET = 200_000_000
+BARRIER_MISSED = "a wave of the workgroup has ended without reaching the barrier at which this one waits"
 _BATCH_WAVES = 256
 _KERNARG_POINTER = 1 << 3
 _KERNARG_ALIGNMENT = 16
 _FLOAT_MODE = 0xF0
 _LDS_BYTES = 160 * 1024
+_SCRATCH_BYTES = 16 * 1024
 _MAX_GRID = 2**31 - 1
 
 
@@ -50,7 +60,8 @@ class Program:
         self.kernel = kernel
         self.instructions = decode(kernel.code, kernel.address)
         self.index = {item.address: index for index, item in enumerate(self.instructions)}
-        self.steps = [self._bind(item) for item in self.instructions]
+        loads_to_lds = any(item.row.access is not None and item.row.access.lds for item in self.instructions)
+        self.steps = [self._bind_counted(item) if loads_to_lds else self._bind(item) for item in self.instructions]
 
     def register(self, operand: Operand) -> int:
         """Place of a vector or accumulation register in the register file, checked against the allocation."""
@@ -61,6 +72,13 @@ class Program:
             raise LaunchFault(f"{self.kernel.name}: {operand} is not allocated: {limit - start} registers are")
         return start + operand.number
 
+    def _bind_counted(self, item: Instruction) -> Callable[[Active], Any]:
+        """In a kernel that loads straight to LDS, waits and what they count have a part in it."""
+        if item.row.kind == "wait":
+            return execute_transfer.wait(item)
+        run = self._bind(item)
+        return execute_transfer.count_issue(run) if item.row.kind in COUNTED_BY_VMCNT else run
+
     def _bind(self, item: Instruction) -> Callable[[Active], Any]:
         match item.row.kind:
             case "salu":
@@ -69,20 +87,44 @@ class Program:
                 return execute_scalar.save_exec(item)
             case "branch":
                 return execute_scalar.branch_taken(item)
-            case "smem":
+            case "smem" if item.operands[2].kind == "offset" and item.operands[1].dwords == 2:
                 return execute_scalar.load(item)
+            case "smem":
+                return execute_hardware.load(item)
+            case "getreg":
+                return execute_hardware.get_register(item)
+            case "setreg":
+                return execute_hardware.set_register(item)
+            case "clock":
+                return execute_hardware.clock(item)
+            case "trap":
+                return execute_hardware.trap(item)
             case "valu":
                 return execute_vector.arithmetic(item, self.register)
+            case "lane" if item.row.name == "v_writelane_b32":
+                return execute_cross.write_lane(item, self.register)
+            case "swap":
+                return execute_cross.swap(item, self.register)
+            case "cmpx":
+                return execute_cross.compare_exec(item, self.register)
             case "lane":
                 return execute_vector.lane_read(item, self.register)
             case "mfma":
                 return execute_vector.multiply(item, self.register)
-            case "buffer" | "global":
-                return execute_memory.vector_memory(item, self.register)
+            case "buffer" | "global" | "flat":
+                if execute_transfer.is_plain(item):
+                    return execute_memory.vector_memory(item, self.register)
+                return execute_transfer.vector_memory(item, self.register)
             case "lds":
-                return execute_memory.local_memory(item, self.register)
-            case "permute":
+                if execute_transfer.is_plain(item):
+                    return execute_memory.local_memory(item, self.register)
+                return execute_transfer.local_memory(item, self.register)
+            case "permute" if item.row.name == "ds_bpermute_b32":
                 return execute_memory.permute(item, self.register)
+            case "permute":
+                return execute_transfer.permute(item, self.register)
+            case "scratch":
+                return execute_transfer.scratch(item, self.register)
         # Waits, no-ops, barriers and the end change no register: waits are checked before a kernel runs.
         return lambda active: None
 
@@ -94,6 +136,7 @@ class Machine:
         self.kernels = kernels
         self.memory = Memory()
         self.budget = budget
+        self.observer: Observer | None = None
         self._programs: dict[str, Program] = {}
 
     def program(self, name: str) -> Program:
@@ -133,14 +176,18 @@ class Machine:
         self.memory.write_array(kernarg, np.frombuffer(packed, np.uint8))
         sizes = [*grid, *[1] * (3 - len(grid))]
         groups = np.arange(int(np.prod(sizes))) if order is None else np.asarray(order, np.int64)
-        first = self.memory.begin_launch(len(groups))
         waves = -(-block // LANES)
+        self.memory.begin_launch(waves)
         counts = Counts()
         step = max(1, _BATCH_WAVES // waves)
-        for start in range(0, len(groups), step):
-            batch = _make_batch(self.memory, program.kernel, groups[start : start + step], waves, first)
-            _set_registers(batch, kernarg.address, sizes, block)
-            _Run(batch, program, self.budget, counts).run()
+        try:
+            for start in range(0, len(groups), step):
+                batch = _make_batch(self.memory, program.kernel, groups[start : start + step], waves)
+                batch.observer = self.observer
+                _set_registers(batch, kernarg.address, sizes, block)
+                _Run(batch, program, self.budget, counts).run()
+        finally:
+            self.memory.free(kernarg)
         return counts
 
 
@@ -153,8 +200,10 @@ def check_launch(kernel: Kernel, grid: Sequence[int], block: int) -> None:
         raise LaunchFault(f"{kernel.name}: {block} lanes a workgroup; accepted: {kernel.block or kernel.max_lanes}")
     if descriptor.lds_bytes > _LDS_BYTES or descriptor.vgprs > 512:
         raise LaunchFault(f"{kernel.name}: {descriptor.lds_bytes} bytes of LDS, {descriptor.vgprs} vector registers")
-    if descriptor.scratch_bytes or descriptor.kernarg_preload or descriptor.workgroup_info:
-        raise LaunchFault(f"{kernel.name}: scratch, preloaded arguments and workgroup info are not supported")
+    if descriptor.kernarg_preload or descriptor.workgroup_info:
+        raise LaunchFault(f"{kernel.name}: preloaded arguments and workgroup info are not supported")
+    if descriptor.scratch_bytes > _SCRATCH_BYTES:
+        raise LaunchFault(f"{kernel.name}: {descriptor.scratch_bytes} bytes of scratch memory a lane")
     if descriptor.properties & 0x7F != _KERNARG_POINTER or descriptor.user_sgprs != 2:
         raise LaunchFault(
             f"{kernel.name}: user registers 0x{descriptor.properties & 0x7F:x}; supported: the argument pointer only"
@@ -184,9 +233,9 @@ def pack_arguments(kernel: Kernel, arguments: Sequence[int | Allocation]) -> byt
     return bytes(packed)
 
 
-def _make_batch(memory: Memory, kernel: Kernel, groups: Array, waves: int, first: int) -> Batch:
+def _make_batch(memory: Memory, kernel: Kernel, groups: Array, waves: int) -> Batch:
     each = np.repeat(groups, waves)
-    return Batch(kernel, memory, each, np.tile(np.arange(waves), len(groups)), (each + first).astype(np.int32), waves)
+    return Batch(kernel, memory, each, np.tile(np.arange(waves), len(groups)), waves)
 
 
 def _set_registers(batch: Batch, kernarg: int, sizes: Sequence[int], block: int) -> None:
@@ -233,8 +282,13 @@ class _Run:
         """Lets workgroups go on that wait at a barrier as a whole; False when all waves have ended."""
         batch = self.batch
         waiting = batch.status == AT_BARRIER
+        left = np.bincount(batch.slots, batch.status == ENDED)[batch.slots] > 0
+        if (waiting & left).any():
+            wave = int((waiting & left).argmax())
+            batch.at = self.program.instructions[int(batch.position[wave]) - 1]
+            raise batch.fault(wave, None, BARRIER_MISSED)
         batch.status[waiting] = RUNNING
-        batch.epochs[waiting] += 1
+        batch.pass_barrier(waiting)
         return bool(waiting.any())
 
     def _straight(self, active: Active, place: int, meet: int) -> None:

@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-from spconv_compiler.sim import isa_memory, isa_scalar, isa_vector
+from spconv_compiler.sim import (
+    isa_control,
+    isa_cross,
+    isa_float,
+    isa_half,
+    isa_integer,
+    isa_matrix,
+    isa_memory,
+    isa_packed,
+    isa_scalar,
+    isa_transfer,
+    isa_vector,
+)
 from spconv_compiler.sim.rows import Row
 
-ROWS: dict[str, Row] = {row.name: row for part in (isa_scalar, isa_vector, isa_memory) for row in part.ROWS}
+_PARTS = (
+    isa_scalar, isa_control, isa_vector, isa_float, isa_half, isa_integer, isa_packed, isa_cross, isa_matrix,
+    isa_memory, isa_transfer,
+)  # fmt: skip
+ROWS: dict[str, Row] = {row.name: row for part in _PARTS for row in part.ROWS}

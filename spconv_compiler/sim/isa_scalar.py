@@ -32,13 +32,17 @@ def _sub_i32(a: al.Array, b: al.Array) -> tuple[al.Array, al.Array]:
     return rest, ((a ^ b) & (a ^ rest)) < 0
 
 
-def _add_u32(a: al.Array, b: al.Array, carry: Any = 0) -> tuple[al.Array, al.Array]:
-    total = al.zext(a) + al.zext(b) + np.asarray(carry).astype(np.uint64)
+def _add_u32(a: al.Array, b: al.Array, carry: al.Array | None = None) -> tuple[al.Array, al.Array]:
+    total = al.zext(a) + al.zext(b)
+    if carry is not None:
+        total = total + al.zext(carry)
     return al.low(total), al.high(total) != 0
 
 
-def _sub_u32(a: al.Array, b: al.Array, borrow: Any = 0) -> tuple[al.Array, al.Array]:
-    rest = al.zext(a) - al.zext(b) - np.asarray(borrow).astype(np.uint64)
+def _sub_u32(a: al.Array, b: al.Array, borrow: al.Array | None = None) -> tuple[al.Array, al.Array]:
+    rest = al.zext(a) - al.zext(b)
+    if borrow is not None:
+        rest = rest - al.zext(borrow)
     return al.low(rest), al.high(rest) != 0
 
 
@@ -59,8 +63,13 @@ def _extremum(smaller: Callable[..., Any]) -> Callable[..., Any]:
 
 def _field(a: al.Array, b: al.Array) -> al.Array:
     """Bits [b & 31, … + (b >> 16 & 127)) of a."""
-    width = np.minimum((b >> np.uint32(16)) & np.uint32(0x7F), np.uint32(32))
+    width = al.minimum((b >> np.uint32(16)) & np.uint32(0x7F), np.uint32(32))
     return (a >> (b & np.uint32(31))) & al.mask_bits(width)
+
+
+def _with_low_half(compare: Callable[..., Any]) -> Callable[..., Any]:
+    """The unsigned forms extend the 16 bits with zeros."""
+    return lambda a, k: compare(a, al.as_u32(k) & np.uint32(0xFFFF))
 
 
 def _set_bit(old: al.Array, number: al.Array) -> al.Array:
@@ -133,7 +142,7 @@ def _arithmetic() -> list[Row]:
         row("s_ff1_i32_b64", "salu", "SOP1", "u32 <- u64", al.lowest_bit),
         row("s_flbit_i32_b32", "salu", "SOP1", "u32 <- u32", al.leading_zeros),
         row("s_sext_i32_i16", "salu", "SOP1", "i32 <- i32", lambda a: a << np.int32(16) >> np.int32(16)),
-        row("s_abs_i32", "salu", "SOP1", "i32 scc <- i32", _nonzero(np.abs)),
+        row("s_abs_i32", "salu", "SOP1", "i32 scc <- i32", _nonzero(al.absolute)),
     ]
     for bits in (1, 2, 3, 4):
         rows.append(row(f"s_lshl{bits}_add_u32", "salu", "SOP2", "u32 scc <- u32 u32", _shift_add(bits)))
@@ -162,7 +171,8 @@ def _compares() -> list[Row]:
     for name, function in _COMPARE.items():
         for kind in ("i32", "u32"):
             rows.append(row(f"s_cmp_{name}_{kind}", "salu", "SOPC", f"scc <- {kind} {kind}", function))
-            rows.append(row(f"s_cmpk_{name}_{kind}", "salu", "SOPK", f"scc <- {kind} k16", function))
+        rows.append(row(f"s_cmpk_{name}_i32", "salu", "SOPK", "scc <- i32 k16", function))
+        rows.append(row(f"s_cmpk_{name}_u32", "salu", "SOPK", "scc <- u32 k16", _with_low_half(function)))
     for name in ("eq", "lg"):
         rows.append(row(f"s_cmp_{name}_u64", "salu", "SOPC", "scc <- u64 u64", _COMPARE[name]))
     for value in (0, 1):

@@ -14,14 +14,20 @@ from spconv_compiler.sim.rows import MatrixShape, Row, row
 _U31, _U63, _LOW24 = np.uint32(31), np.uint64(63), np.uint32(0xFFFFFF)
 
 
-def _carry_add(a: al.Array, b: al.Array, carry: Any = 0) -> tuple[al.Array, al.Array]:
-    total = al.zext(a) + al.zext(b) + np.asarray(carry).astype(np.uint64)
-    return al.low(total), al.high(total) != 0
+def _carry_add(a: al.Array, b: al.Array, carry: al.Array | None = None) -> tuple[al.Array, al.Array]:
+    total = a + b
+    if carry is None:
+        return total, total < a
+    whole = total + al.as_u32(carry)
+    return whole, (total < a) | (whole < total)
 
 
-def _borrow_sub(a: al.Array, b: al.Array, borrow: Any = 0) -> tuple[al.Array, al.Array]:
-    rest = al.zext(a) - al.zext(b) - np.asarray(borrow).astype(np.uint64)
-    return al.low(rest), al.high(rest) != 0
+def _borrow_sub(a: al.Array, b: al.Array, borrow: al.Array | None = None) -> tuple[al.Array, al.Array]:
+    rest = a - b
+    if borrow is None:
+        return rest, a < b
+    whole = rest - al.as_u32(borrow)
+    return whole, (a < b) | (rest < whole)
 
 
 def _swapped(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,19 +41,20 @@ def _mad_u64(a: al.Array, b: al.Array, c: al.Array) -> tuple[al.Array, al.Array]
 
 def _perm(a: al.Array, b: al.Array, selector: al.Array) -> al.Array:
     """Bytes 0–3 are b, 4–7 are a; selectors 8–11 spread a sign, 12 is 0x00, above it 0xff."""
-    both, result = al.join(b, a), np.zeros_like(selector + a + b)
+    both, result = al.join(b, a), None
     for place in range(4):
         choice = (selector >> np.uint32(8 * place)) & np.uint32(0xFF)
         byte = both >> (al.zext(choice & np.uint32(7)) * np.uint64(8))
         sign = both >> (al.zext(choice & np.uint32(3)) * np.uint64(16) + np.uint64(15)) & np.uint64(1)
         value = al.select(choice < 8, al.low(byte & np.uint64(0xFF)), al.low(sign * np.uint64(0xFF)))
         value = al.select(choice == 12, np.uint32(0), al.select(choice > 12, np.uint32(0xFF), value))
-        result = result | value << np.uint32(8 * place)
+        value = value << np.uint32(8 * place)
+        result = value if result is None else result | value
     return result
 
 
 def _field(a: al.Array, offset: al.Array, width: al.Array) -> al.Array:
-    return (a >> (offset & _U31)) & al.mask_bits(width & _U31)
+    return (a >> (offset & _U31)) & ((np.uint32(1) << (width & _U31)) - np.uint32(1))
 
 
 def _lshl_add_u64(a: al.Array, shift: al.Array, b: al.Array) -> al.Array:
@@ -55,18 +62,27 @@ def _lshl_add_u64(a: al.Array, shift: al.Array, b: al.Array) -> al.Array:
 
 
 def _med3(a: al.Array, b: al.Array, c: al.Array) -> al.Array:
-    return np.maximum(np.minimum(a, b), np.minimum(np.maximum(a, b), c))
+    return al.maximum(al.minimum(a, b), al.minimum(al.maximum(a, b), c))
 
 
 def _pack(bits: Callable[[al.Array], al.Array]) -> Callable[..., Any]:
     return lambda a, b: bits(a) | bits(b) << np.uint32(16)
 
 
+def _saturated_add(a: al.Array, b: al.Array) -> al.Array:
+    total = a + b
+    return al.select(total < a, np.uint32(0xFFFFFFFF), total)
+
+
+def _saturated_sub(a: al.Array, b: al.Array) -> al.Array:
+    return al.select(a < b, np.uint32(0), a - b)
+
+
 def _two_operands() -> list[Row]:
     both = "VOP2 VOP3"
     return [
-        row("v_add_u32", "valu", both, "u32 <- u32 u32", operator.add),
-        row("v_sub_u32", "valu", both, "u32 <- u32 u32", operator.sub),
+        row("v_add_u32", "valu", both, "u32 <- u32 u32", operator.add, saturated=_saturated_add),
+        row("v_sub_u32", "valu", both, "u32 <- u32 u32", operator.sub, saturated=_saturated_sub),
         row("v_subrev_u32", "valu", both, "u32 <- u32 u32", _swapped(operator.sub)),
         row("v_add_co_u32", "valu", both, "u32 mask <- u32 u32", _carry_add),
         row("v_sub_co_u32", "valu", both, "u32 mask <- u32 u32", _borrow_sub),
@@ -81,10 +97,10 @@ def _two_operands() -> list[Row]:
         row("v_lshlrev_b32", "valu", both, "u32 <- u32 u32", lambda a, b: b << (a & _U31)),
         row("v_lshrrev_b32", "valu", both, "u32 <- u32 u32", lambda a, b: b >> (a & _U31)),
         row("v_ashrrev_i32", "valu", both, "i32 <- u32 i32", lambda a, b: b >> al.as_i32(a & _U31)),
-        row("v_min_i32", "valu", both, "i32 <- i32 i32", np.minimum),
-        row("v_max_i32", "valu", both, "i32 <- i32 i32", np.maximum),
-        row("v_min_u32", "valu", both, "u32 <- u32 u32", np.minimum),
-        row("v_max_u32", "valu", both, "u32 <- u32 u32", np.maximum),
+        row("v_min_i32", "valu", both, "i32 <- i32 i32", al.minimum),
+        row("v_max_i32", "valu", both, "i32 <- i32 i32", al.maximum),
+        row("v_min_u32", "valu", both, "u32 <- u32 u32", al.minimum),
+        row("v_max_u32", "valu", both, "u32 <- u32 u32", al.maximum),
         row("v_mul_u32_u24", "valu", both, "u32 <- u32 u32", lambda a, b: (a & _LOW24) * (b & _LOW24)),
     ]
 
@@ -132,7 +148,7 @@ def _three_operands() -> list[Row]:
         row("v_mul_hi_i32", "valu", "VOP3", "u32 <- i32 i32", lambda a, b: al.high(al.sext(a) * al.sext(b))),
         row("v_lshlrev_b64", "valu", "VOP3", "u64 <- u32 u64", lambda a, b: b << (al.zext(a) & _U63), upward=True),
         row("v_lshrrev_b64", "valu", "VOP3", "u64 <- u32 u64", lambda a, b: b >> (al.zext(a) & _U63)),
-        row("v_ashrrev_i64", "valu", "VOP3", "i64 <- u32 i64", lambda a, b: b >> (al.zext(a) & _U63).view(np.int64)),
+        row("v_ashrrev_i64", "valu", "VOP3", "i64 <- u32 i64", lambda a, b: b >> al.as_i64(al.zext(a) & _U63)),
         row("v_bcnt_u32_b32", "valu", "VOP3", "u32 <- u32 u32", lambda a, b: al.popcount(a) + b),
         row("v_cvt_pk_bf16_f32", "valu", "VOP3", "u32 <- f32 f32", _pack(al.bf16_bits)),
         row("v_cvt_pk_f16_f32", "valu", "VOP3", "u32 <- f32 f32", _pack(al.f16_bits)),
@@ -154,8 +170,8 @@ _FLOATS: dict[str, Callable[..., Any]] = {
     "gt": operator.gt,
     "lg": lambda a, b: (a < b) | (a > b),
     "ge": operator.ge,
-    "o": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
-    "u": lambda a, b: np.isnan(a) | np.isnan(b),
+    "o": lambda a, b: ~(al.is_nan(a) | al.is_nan(b)),
+    "u": lambda a, b: al.is_nan(a) | al.is_nan(b),
     "nge": lambda a, b: ~(a >= b),
     "nlg": lambda a, b: ~((a < b) | (a > b)),
     "ngt": lambda a, b: ~(a > b),

@@ -1,33 +1,49 @@
 """Local memory (LDS) of a batch of workgroups, with the race rules between barriers.
 
-Every word knows the wave that wrote it last and the last reader, each with its epoch: the number of barriers that
-the wave had passed. Two waves that touch one word in the same epoch, one of them writing, are a race.
+Beside every word lies a cell of 32 bits: an initialised bit for each byte, the wave that wrote the word last and the
+last reader, each with its epoch, the number of barriers that the wave had passed. Two waves that touch one word in
+the same epoch, one of them writing, are a race. Atomics of different waves are none among each other.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from spconv_compiler.sim.memory import Addresses, Report, Words
+from spconv_compiler.sim.memory import Addresses, Report, Words, turns
 
-_NOBODY, _MANY = -1, -2
-_FILL = 0xFFA5FFA5
 Ints = npt.NDArray[np.int64]
+
+# A cell: bits 0-3 initialised; then two tags, of the last writer and the last reader: six bits of wave and eight of
+# epoch. Epochs count from 1 to EPOCHS and then start again: 0 is none. A wave that wrote with an atomic adds ATOMIC to
+# its number; the last of several readers, or of several waves with atomics, adds SEVERAL.
+INITIALISED = 15
+WRITER_SHIFT, READER_SHIFT, WAVE_BITS, TAG = 4, 18, 6, (1 << 14) - 1
+EPOCHS = 255
+ATOMIC, SEVERAL = 16, 32
+_FILL = 0xFFA5FFA5
+
+
+def tags(waves: Any, epochs: Any) -> Any:
+    """Wave and epoch as they stand in a cell."""
+    return waves | epochs % EPOCHS + 1 << WAVE_BITS
 
 
 class LocalMemory:
-    """`size` bytes for each of `groups` workgroups."""
+    """`size` bytes for each of `groups` workgroups; words and cells, uint32 [groups, words], may be given."""
 
-    def __init__(self, groups: int, size: int) -> None:
+    def __init__(self, groups: int, size: int, words: Words | None = None, cells: Words | None = None) -> None:
         self.size = size
-        words = -(-size // 4)
-        self._words = np.full((groups, words), _FILL, np.uint32)
-        self._ready = np.zeros((groups, 4 * words), np.bool_)
-        self._writer, self._reader = (np.full((groups, words), _NOBODY, np.int32) for _ in range(2))
-        self._written_in, self._read_in = (np.full((groups, words), -1, np.int32) for _ in range(2))
+        shape = (groups, -(-size // 4))
+        self._words = np.full(shape, _FILL, np.uint32) if words is None else words
+        self._cells = np.zeros(shape, np.uint32) if cells is None else cells
+
+    def renew(self, groups: Ints) -> None:
+        """Forgets who touched what: when the epochs start again."""
+        self._cells[groups] &= np.uint32(INITIALISED)
 
     def _places(self, addresses: Addresses, size: int, report: Report) -> Ints:
         places = addresses.astype(np.int64)
@@ -42,11 +58,27 @@ class LocalMemory:
             raise report(lane, f"misaligned: {size} bytes at byte {places[lane]} of local memory")
         return places
 
-    def _conflict(
-        self, owner: Any, epoch: Any, groups: Ints, words: Ints, waves: Ints, epochs: Ints, text: str, report: Report
-    ) -> None:
-        last, when = owner[groups[:, None], words], epoch[groups[:, None], words]
-        wrong = (last != _NOBODY) & (when == epochs[:, None]) & (last != waves[:, None])
+    def _cells_of(self, places: Ints, size: int, groups: Ints) -> tuple[tuple[Ints, Ints], Words]:
+        """(index of the words, their cells), [n, words]."""
+        at = (groups[:, None], (places // 4)[:, None] + np.arange(max(1, size // 4)))
+        return at, self._cells[at]
+
+    def _require_ready(self, cells: Words, places: Ints, size: int, report: Report) -> None:
+        shift = (places % 4)[:, None].astype(np.uint32)
+        mask = np.uint32((1 << min(size, 4)) - 1)
+        missing = ~(cells >> shift) & mask
+        if missing.any():
+            lane, part = np.argwhere(missing)[0]
+            first = int(missing[lane, part]) & -int(missing[lane, part])
+            byte = int(places[lane]) + 4 * int(part) + first.bit_length() - 1
+            raise report(int(lane), f"nobody wrote: byte {byte} of local memory")
+
+    def _conflict(self, last: npt.NDArray[Any], mine: Words, words: Ints, text: str, report: Report) -> None:
+        """Tags of the same epoch and another wave are a race."""
+        wrong = (last >> WAVE_BITS == mine >> WAVE_BITS) & (last & ~np.uint32(ATOMIC) != mine)
+        self._race(wrong, words, text, report)
+
+    def _race(self, wrong: npt.NDArray[np.bool_], words: Ints, text: str, report: Report) -> None:
         if wrong.any():
             lane, part = np.argwhere(wrong)[0]
             where = f"byte {4 * int(words[lane, part])} of local memory"
@@ -55,24 +87,39 @@ class LocalMemory:
     def load(self, addresses: Addresses, size: int, groups: Ints, waves: Ints, epochs: Ints, report: Report) -> Words:
         """uint32 [n, max(1, size / 4)] from byte addresses [n]; waves: number of the wave in its workgroup."""
         places = self._places(addresses, size, report)
-        ready = self._ready[groups[:, None], places[:, None] + np.arange(size)]
-        if not ready.all():
-            lane, part = np.argwhere(~ready)[0]
-            raise report(int(lane), f"nobody wrote: byte {int(places[lane]) + int(part)} of local memory")
-        words = (places // 4)[:, None] + np.arange(max(1, size // 4))
-        self._conflict(
-            self._writer, self._written_in, groups, words, waves, epochs, "writes what this one reads", report
-        )
-        at = (groups[:, None], words)
-        shared = (self._read_in[at] == epochs[:, None]) & (self._reader[at] != waves[:, None])
-        self._reader[at] = np.where(shared & (self._reader[at] != _NOBODY), _MANY, waves[:, None])
-        self._read_in[at] = epochs[:, None]
-        others = self._reader[at] != waves[:, None]
-        self._reader[groups[:, None].repeat(words.shape[1], 1)[others], words[others]] = _MANY
+        at, cells = self._cells_of(places, size, groups)
+        self._require_ready(cells, places, size, report)
+        mine = tags(waves, epochs).astype(np.uint32)[:, None]
+        self._conflict(cells >> WRITER_SHIFT & TAG, mine, at[1], "writes what this one reads", report)
+        self._read(at, mine)
         if size >= 4:
             return np.asarray(self._words[at])
         raw = self._words.view(np.uint8 if size == 1 else np.uint16)
         return np.asarray(raw[groups, places // size].astype(np.uint32)[:, None])
+
+    def _read(self, at: tuple[Ints, Ints], mine: Words) -> None:
+        """Notes readers."""
+        # The second pass sees what lanes of other waves in the same call noted.
+        for _ in range(2):
+            cells = self._cells[at]
+            last = cells >> READER_SHIFT
+            other = (last >> WAVE_BITS == mine >> WAVE_BITS) & (last != mine)
+            reader = np.where(other, mine | SEVERAL, mine)
+            self._cells[at] = cells & ((1 << READER_SHIFT) - 1) | reader << READER_SHIFT
+
+    def _set_writer(self, at: tuple[Ints, Ints], writer: Words) -> None:
+        self._cells[at] = self._cells[at] & ~np.uint32(TAG << WRITER_SHIFT) | writer << WRITER_SHIFT
+
+    def _update_writer(self, at: tuple[Ints, Ints], mine: Words, report: Report) -> None:
+        """Checks atomics against plain accesses of other waves, and notes them."""
+        self._conflict(self._cells[at] >> READER_SHIFT, mine, at[1], "reads what this one updates", report)
+        for _ in range(2):
+            last = self._cells[at] >> WRITER_SHIFT & TAG
+            now = last >> WAVE_BITS == mine >> WAVE_BITS
+            plain = now & (last & (ATOMIC | SEVERAL) == 0)
+            self._race(plain & (last != mine), at[1], "writes what this one updates", report)
+            atomic = np.where(now & (last != mine | ATOMIC), mine | SEVERAL, mine | ATOMIC)
+            self._set_writer(at, np.where(plain, mine, atomic))
 
     def store(
         self,
@@ -87,11 +134,10 @@ class LocalMemory:
     ) -> None:
         """Stores data [n, words]; words that are not defined count as never written."""
         places = self._places(addresses, size, report)
-        words = (places // 4)[:, None] + np.arange(max(1, size // 4))
-        at = (groups[:, None], words)
-        self._conflict(self._reader, self._read_in, groups, words, waves, epochs, "reads what this one writes", report)
-        text = "writes what this one writes"
-        self._conflict(self._writer, self._written_in, groups, words, waves, epochs, text, report)
+        at, cells = self._cells_of(places, size, groups)
+        mine = tags(waves, epochs).astype(np.uint32)[:, None]
+        self._conflict(cells >> READER_SHIFT, mine, at[1], "reads what this one writes", report)
+        self._conflict(cells >> WRITER_SHIFT & TAG, mine, at[1], "writes what this one writes", report)
         if size >= 4:
             self._words[at] = data
             same = self._words[at] == data
@@ -103,6 +149,47 @@ class LocalMemory:
         if not same.all():
             lane = int(np.argwhere(~same)[0][0])
             raise report(lane, f"two lanes write different values: byte {int(places[lane])} of local memory")
-        self._ready[groups[:, None], places[:, None] + np.arange(size)] = np.repeat(defined, min(size, 4), axis=1)
-        self._writer[at], self._written_in[at] = waves[:, None], epochs[:, None]
-        self._conflict(self._writer, self._written_in, groups, words, waves, epochs, text, report)
+        bits = np.uint32((1 << min(size, 4)) - 1) << (places % 4)[:, None].astype(np.uint32)
+        np.bitwise_or.at(self._cells, at, np.broadcast_to(bits, defined.shape))
+        np.bitwise_and.at(self._cells, at, np.where(defined, ~np.uint32(0), ~bits))
+        self._set_writer(at, mine)
+        self._conflict(self._cells[at] >> WRITER_SHIFT & TAG, mine, at[1], "writes what this one writes", report)
+
+    def update(
+        self,
+        addresses: Addresses,
+        function: Callable[[Any, Any], Any],
+        kind: npt.DTypeLike,
+        data: Words,
+        groups: Ints,
+        waves: Ints,
+        epochs: Ints,
+        report: Report,
+    ) -> Words:
+        """Atomic read-modify-write, lane after lane: the new value is function(old value, data).
+
+        Args:
+            function: of arrays of `kind`, of 4 or 8 bytes an element. data: uint32 [n, words of an element].
+
+        Returns:
+            uint32 [n, words]: the old values, each as its lane found it.
+        """
+        type_ = np.dtype(kind)
+        given = np.ascontiguousarray(data).reshape(len(addresses), type_.itemsize // 4)
+        places = self._places(addresses, type_.itemsize, report)
+        at, cells = self._cells_of(places, type_.itemsize, groups)
+        self._require_ready(cells, places, type_.itemsize, report)
+        self._update_writer(at, tags(waves, epochs).astype(np.uint32)[:, None], report)
+        width = self._words.shape[1]
+        padded = self._words if width * 4 % type_.itemsize == 0 else np.pad(self._words, ((0, 0), (0, 1)))
+        typed = padded.view(type_)
+        index, values = places // type_.itemsize, given.view(type_)[:, 0]
+        old = typed[groups, index]
+        with np.errstate(over="ignore", invalid="ignore"):
+            for turn in turns(groups * typed.shape[1] + index):
+                spot = (groups[turn], index[turn])
+                old[turn] = typed[spot]
+                typed[spot] = function(old[turn], values[turn])
+        if padded is not self._words:
+            self._words[:] = padded[:, :width]
+        return np.ascontiguousarray(old)[:, None].view(np.uint32).reshape(len(places), -1)

@@ -8,6 +8,7 @@ all waves. A vector register is uint32 [wave, lane] with 64 bits of definedness 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,8 +17,9 @@ from spconv_compiler.sim.algebra import Array
 from spconv_compiler.sim.elf import Kernel
 from spconv_compiler.sim.errors import Fault
 from spconv_compiler.sim.instruction import EXEC, Instruction
-from spconv_compiler.sim.local import LocalMemory
+from spconv_compiler.sim.local import EPOCHS, LocalMemory
 from spconv_compiler.sim.memory import Memory
+from spconv_compiler.sim.transfers import PrivateMemory, Transfers
 
 LANES = 64
 ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -25,6 +27,11 @@ WHOLE = np.uint32(0xFFFFFFFF)
 _FILL = 0xFFA5FFA5
 _SCALARS = 128
 RUNNING, AT_BARRIER, ENDED = 0, 1, 2
+
+# Called with the instruction, then for each wave the number of its workgroup, its own number, the lanes that access
+# memory, their addresses (of local memory: byte offsets; of scalar loads: lane 0), all [n] or [n, 64]; and the bytes
+# of a lane. Instructions with two addresses are two calls.
+Observer = Callable[[Instruction, Array, Array, Array, Array, int], None]
 
 
 def unpack(masks: Array) -> Array:
@@ -43,7 +50,8 @@ class Batch:
 
     Attributes:
         groups: number of the workgroup of each wave in the launch; slots: its place in this batch; waves: the number
-            of each wave in its workgroup. owners: the workgroup's number in memory.
+            of each wave in its workgroup. segments: who the wave is for the memory until the next barrier.
+        observer: is told of every memory instruction: see `Active.observe`.
         at: the instruction that runs, for messages.
     """
 
@@ -51,8 +59,8 @@ class Batch:
     memory: Memory
     groups: Array
     waves: Array
-    owners: Array
     group_waves: int
+    observer: Observer | None = None
 
     def __post_init__(self) -> None:
         count = len(self.groups)
@@ -68,7 +76,24 @@ class Batch:
         self.status = np.full(count, RUNNING)
         self.epochs = np.zeros(count, np.int64)
         self.local = LocalMemory(count // self.group_waves, self.kernel.descriptor.lds_bytes)
+        self.segments = np.zeros(count, np.int64)
+        self._begin_epoch(np.ones(count, np.bool_))
+        self.transfers = Transfers(count)
+        self.private = PrivateMemory(count, self.kernel.descriptor.scratch_bytes)
+        self.ticks = 0
         self.at: Instruction | None = None
+
+    def _begin_epoch(self, chosen: Array) -> None:
+        slots, place = np.unique(self.slots[chosen], return_inverse=True)
+        first = self.memory.begin_epoch(self.groups[slots * self.group_waves])
+        self.segments[chosen] = first[place] + self.waves[chosen]
+
+    def pass_barrier(self, waiting: Array) -> None:
+        """Whole workgroups go on: bool [n]."""
+        self.epochs[waiting] += 1
+        if self.group_waves > 1:
+            self._begin_epoch(waiting)
+        self.local.renew(np.unique(self.slots[waiting & (self.epochs % EPOCHS == 0)]))
 
     def set_scalar(self, number: int, value: Any) -> None:
         """Sets a scalar register of all waves at launch."""
@@ -113,6 +138,13 @@ class Active:
         if missing.any():
             self.fail(unpack(missing), f"{what} is undefined")
 
+    def observe(self, lanes: Array, addresses: Array, size: int) -> None:
+        """Tells the observer, if there is one, what the instruction accesses: lanes bool, addresses, both [n, 64]."""
+        batch = self.batch
+        if batch.observer is not None and batch.at is not None:
+            wide = addresses.astype(np.uint64)
+            batch.observer(batch.at, batch.groups[self.waves], batch.waves[self.waves], lanes, wide, size)
+
     # Vector registers.
 
     def vector(self, register: int) -> tuple[Array, Array]:
@@ -130,6 +162,12 @@ class Active:
         else:
             target[self.at] = np.where(self.lanes, values, target[self.at])
         known[self.at] = known[self.at] & ~self.exec | defined & self.exec
+
+    def set_lanes(self, register: int, values: Array, defined: Array, mask: Array) -> None:
+        """Writes the lanes of a mask, uint64 [n], whatever EXEC is."""
+        target, known = self.batch.vector[register], self.batch.vector_defined[register]
+        target[self.at] = np.where(unpack(mask), values, target[self.at])
+        known[self.at] = known[self.at] & ~mask | defined & mask
 
     # Scalar registers.
 

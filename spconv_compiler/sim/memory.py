@@ -1,192 +1,148 @@
-"""Device memory of the simulator: named allocations in one arena, with a state for every byte and owners for words.
+"""Device memory of the simulator: launches in the arena (arena.py) and the accesses of their waves.
 
-Between allocations lie red zones, so that an access past an end finds bytes that nobody allocated. A fresh byte is
-allocated but not initialised, and reading it is an error. Who wrote, updated and read each word in this launch is
-kept, so that workgroups which touch one word without atomics are found; waves of one workgroup are not told apart.
+Bounds, initialised bytes and races are all found in the cell of each word; the rules: cells.py.
 """
 
 from __future__ import annotations
 
-import bisect
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-BASE = 0x7E00_0000_0000
-_PAGE = 4096
-_ALLOCATED, _INITIALISED = 1, 2
-_FRESH = 0x01010101 * _ALLOCATED
-_READY = 0x01010101 * (_ALLOCATED | _INITIALISED)
-# A signalling-free NaN that no kernel writes; reads of it are caught by the states, so this shows in dumps only.
-_FILL = 0xFFA5FFA5
+from spconv_compiler.sim import cells as rules
+from spconv_compiler.sim.arena import PAGE, Allocation, Arena, Words
+from spconv_compiler.sim.cells import INPUT, READY, STATE_BITS
+from spconv_compiler.sim.errors import LaunchFault
 
-Words = npt.NDArray[np.uint32]
+__all__ = ["Addresses", "Allocation", "Ints", "Memory", "Report", "Words", "turns"]
+
 Addresses = npt.NDArray[np.uint64]
+Ints = npt.NDArray[np.int64]
 # Called with the index of the first bad lane and the reason.
 Report = Callable[[int, str], Exception]
 
 
-@dataclasses.dataclass(frozen=True)
-class Allocation:
-    """`size` bytes at `address`."""
+class Memory(Arena):
+    """The arena, and who owns which number in the launch that runs.
 
-    name: str
-    address: int
-    size: int
-    writable: bool = True
-
-
-class Memory:
-    """An arena that grows; addresses stay."""
+    Attributes:
+        groups: uint32, the workgroup of each segment. width: segments of a workgroup between two barriers.
+        next_segment: the first number not given out yet in this launch.
+    """
 
     def __init__(self) -> None:
-        self.allocations: list[Allocation] = []
-        self._top = _PAGE
-        self._words = np.full(0, _FILL, np.uint32)
-        self._states = np.zeros(0, np.uint32)
-        # Launch-wide numbers of workgroups; what is below the launch's first number is history.
-        self._writer, self._updater, self._reader = (np.zeros(0, np.int32) for _ in range(3))
-        self._first, self._many = 1, 1
+        super().__init__()
+        self.groups = np.zeros(rules.MANY + 1, np.uint32)
+        self.width, self.next_segment = 1, 1
 
-    def allocate(self, name: str, size: int, writable: bool = True) -> Allocation:
-        """`size` bytes, uninitialised, at a multiple of 4096."""
-        allocation = Allocation(name, BASE + self._top, size, writable)
-        self.allocations.append(allocation)
-        start, self._top = self._top, self._top + -(-size // _PAGE) * _PAGE + _PAGE
-        self._grow(self._top // 4)
-        self._states.view(np.uint8)[start : start + size] = _ALLOCATED
-        return allocation
+    # Launches.
 
-    def _grow(self, words: int) -> None:
-        if words <= len(self._words):
-            return
-        more = max(words, 2 * len(self._words)) - len(self._words)
-        self._words = np.concatenate([self._words, np.full(more, _FILL, np.uint32)])
-        self._states = np.concatenate([self._states, np.zeros(more, np.uint32)])
-        empty = np.zeros(more, np.int32)
-        self._writer, self._updater, self._reader = (
-            np.concatenate([owners, empty]) for owners in (self._writer, self._updater, self._reader)
-        )
+    def begin_launch(self, waves: int) -> None:
+        """Forgets who touched what; `waves` is the number of waves of a workgroup."""
+        self.width, self.next_segment = (1 if waves == 1 else waves + 1), 1
+        for item in self._live:
+            if item.writable:
+                first = (item.address - self.base) // 4
+                part = self._cells[first : first + -(-item.size // 4)]
+                np.bitwise_and(part, np.uint32(STATE_BITS), out=part)
 
-    def write_array(self, allocation: Allocation, values: npt.NDArray[Any]) -> None:
-        """Copies an array to the start of an allocation and marks it initialised."""
-        raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-        start = allocation.address - BASE
-        if len(raw) > allocation.size:
-            raise ValueError(f"{len(raw)} bytes do not fit into {allocation.name} of {allocation.size}")
-        self._words.view(np.uint8)[start : start + len(raw)] = raw
-        self._states.view(np.uint8)[start : start + len(raw)] |= _INITIALISED
+    def begin_epoch(self, groups: Ints) -> Ints:
+        """The segments of the first waves of workgroups that start, or that passed a barrier.
 
-    def read_bytes(self, allocation: Allocation) -> npt.NDArray[np.uint8]:
-        """The contents of an allocation, initialised or not."""
-        start = allocation.address - BASE
-        return self._words.view(np.uint8)[start : start + allocation.size].copy()
+        Raises:
+            LaunchFault: no numbers are left in this launch.
+        """
+        start = self.next_segment
+        first = start + self.width * np.arange(len(groups))
+        self.next_segment += self.width * len(groups)
+        if self.next_segment > rules.MANY:
+            raise LaunchFault(f"more than {rules.MANY - 1} segments (wave, workgroup, barrier) in one launch")
+        self.groups[start : self.next_segment] = np.repeat(groups, self.width)
+        return first
 
-    def initialised(self, allocation: Allocation) -> npt.NDArray[np.bool_]:
-        """Whether each byte of an allocation was ever written."""
-        start = allocation.address - BASE
-        return np.asarray(self._states.view(np.uint8)[start : start + allocation.size] & _INITIALISED != 0)
+    # Accesses: addresses [n] of the active lanes, `size` bytes each (1, 2 or a multiple of 4), segments [n].
 
-    def begin_launch(self, groups: int) -> int:
-        """Forgets who touched what; returns the number of the first workgroup."""
-        self._first = self._many + 1
-        self._many = self._first + groups
-        if self._many >= 2**31:
-            raise ValueError("more than 2^31 workgroups in one memory")
-        return self._first
-
-    def describe(self, address: int) -> str:
-        """Where an address lies, in words."""
-        index = bisect.bisect_right([item.address for item in self.allocations], address) - 1
-        if index < 0:
-            return f"address 0x{address:x}, below all allocations"
-        nearest = self.allocations[index]
-        offset = address - nearest.address
-        if offset < nearest.size:
-            return f"byte {offset} of {nearest.name} ({nearest.size} bytes)"
-        return f"address 0x{address:x}, {offset - nearest.size} bytes past the end of {nearest.name}"
-
-    # Accesses: addresses [n] of the active lanes, `size` bytes each (1, 2 or a multiple of 4), groups [n].
-
-    def _places(self, addresses: Addresses, size: int, report: Report) -> npt.NDArray[np.int64]:
+    def _places(self, addresses: Addresses, size: int, report: Report, alignment: int = 4) -> Ints:
         """Byte offsets in the arena, checked for alignment and bounds of the arena."""
-        misaligned = addresses % np.uint64(min(size, 4)) != 0
+        misaligned = addresses % np.uint64(min(size, alignment)) != 0
         if misaligned.any():
             lane = int(misaligned.argmax())
             raise report(lane, f"misaligned: {size} bytes at {self.describe(int(addresses[lane]))}")
-        outside = (addresses < BASE) | (addresses > BASE + self._top - size)
+        outside = addresses - np.uint64(self.base) >= self.size - PAGE
         if outside.any():
             lane = int(outside.argmax())
             raise report(lane, f"out of bounds: {self.describe(int(addresses[lane]))}")
-        return (addresses - np.uint64(BASE)).astype(np.int64)
+        return (addresses - np.uint64(self.base)).astype(np.int64)
 
-    def _check(self, places: npt.NDArray[np.int64], size: int, wanted: int, report: Report) -> None:
-        """Every byte must be allocated, and initialised too where `wanted` says so."""
-        if size >= 4:
-            found = self._states[(places // 4)[:, None] + np.arange(size // 4)] & np.uint32(wanted) == wanted
-        else:
-            mask = wanted & 0xFF
-            found = self._states.view(np.uint8)[places[:, None] + np.arange(size)] & np.uint8(mask) == mask
-        if not found.all():
-            lane, part = np.argwhere(~found)[0]
-            place = int(places[lane]) + int(part) * min(size, 4)
-            states = self._states.view(np.uint8)[place : place + min(size, 4)]
-            reason = "out of bounds" if (states & _ALLOCATED == 0).any() else "nobody wrote"
-            raise report(int(lane), f"{reason}: {self.describe(BASE + place)}")
-
-    def _require_order(
-        self, words: npt.NDArray[np.int64], groups: npt.NDArray[np.int32], owners: str, text: str, report: Report
-    ) -> None:
-        """Words that another workgroup of this launch touched in a way that conflicts are an error."""
-        last = getattr(self, f"_{owners}")[words]
-        mine = groups if words.ndim == 1 else groups[:, None]
-        wrong = (last >= self._first) & (last != mine)
-        if wrong.any():
-            where = np.argwhere(wrong)[0]
-            lane, word = int(where[0]), int(words[tuple(where)])
-            raise report(lane, f"race: {text} in this launch: {self.describe(BASE + 4 * word)}")
-
-    def _own(self, owners: npt.NDArray[np.int32], words: npt.NDArray[np.int64], groups: npt.NDArray[np.int32]) -> None:
-        """Notes who touched the words: one workgroup, or `_many`."""
-        mine = np.broadcast_to(groups if words.ndim == 1 else groups[:, None], words.shape)
-        last = owners[words]
-        owners[words] = np.where((last >= self._first) & (last != mine), self._many, mine)
-        shared = owners[words] != mine
-        if shared.any():
-            owners[words[shared]] = self._many
-
-    def load(self, addresses: Addresses, size: int, groups: npt.NDArray[np.int32], report: Report) -> Words:
-        """uint32 [n, max(1, size / 4)]; bytes and halves are zero-extended."""
-        places = self._places(addresses, size, report)
-        self._check(places, size, _READY, report)
+    def _check(self, places: Ints, size: int, initialised: bool, report: Report) -> tuple[Ints, Words]:
+        """(words, their cells), both [n, words]: every byte must be allocated, and initialised if asked for."""
         words = (places // 4)[:, None] + np.arange(max(1, size // 4))
-        for owners in ("writer", "updater"):
-            text = "another workgroup writes what this one reads"
-            self._require_order(words, groups, owners, text, report)
-        self._own(self._reader, words, groups)
+        cells = self._cells[words]
+        bytes_ = min(size, 4)
+        shift = (places % 4).astype(np.uint32)[:, None]
+        states = cells & STATE_BITS
+        allocated = states >> shift + np.uint32(bytes_) != 0
+        mask = np.uint32((1 << bytes_) - 1)
+        fine = allocated & (states >> shift & mask == mask) if initialised else allocated
+        if not fine.all():
+            lane, part = np.argwhere(~fine)[0]
+            reason = "nobody wrote" if allocated[lane, part] else "out of bounds"
+            raise report(int(lane), f"{reason}: {self.describe(self.base + int(places[lane]) + int(part) * bytes_)}")
+        return words, cells
+
+    def _own(self, words: Ints, access: int, segments: Ints, report: Report, *, scalar: bool = False) -> None:
+        """Notes the accesses in the cells; one that is not in order with an earlier one is an error."""
+        cells, lanes = self._cells[words], np.arange(len(words))
+        while len(words):
+            found = rules.entries(cells, access, segments, self.groups, self.width)
+            race = found >= rules.RACE
+            if scalar:
+                race = race | (found & 3 != rules.READ) & (cells & ~np.uint32(STATE_BITS) != INPUT)
+            if race.any():
+                lane, part = np.argwhere(race)[0]
+                text = self._race(int(cells[lane, part]), access, int(segments[lane]), int(found[lane, part]))
+                raise report(int(lanes[lane]), f"race: {text}: {self.describe(self.base + 4 * int(words[lane, part]))}")
+            after = rules.apply(cells, found, segments, self.width)
+            changed = after != cells
+            self._cells[words[changed]] = after[changed]
+            # Of two workgroups in one word, the other one comes again and finds the cell of the first.
+            again = changed.any(axis=1)
+            words, segments, lanes = words[again], segments[again], lanes[again]
+            cells = self._cells[words]
+
+    def _race(self, cell: int, access: int, segment: int, found: int) -> str:
+        last, kind = cell >> rules.SEGMENT_SHIFT, cell >> rules.KIND_SHIFT & 3
+        if found < rules.RACE:
+            return f"a scalar load of what this launch {rules.VERBS[kind - 1]}"
+        verb, mine = rules.VERBS[found - rules.RACE], rules.VERBS[access - 1]
+        if last == rules.MANY or self.groups[last] != self.groups[segment]:
+            return f"another workgroup {verb} what this one {mine} in this launch"
+        return f"another wave {verb} what this one {mine} without a barrier between"
+
+    def load(self, addresses: Addresses, size: int, segments: Ints, report: Report, *, atomic: bool = False) -> Words:
+        """uint32 [n, max(1, size / 4)]; bytes and halves are zero-extended. atomic: a load of device scope."""
+        places = self._places(addresses, size, report)
+        words, _ = self._check(places, size, True, report)
+        self._own(words, rules.UPDATE if atomic else rules.READ, segments, report)
         if size >= 4:
             return np.asarray(self._words[words])
         raw = self._words.view(np.uint8 if size == 1 else np.uint16)[places // size]
         return np.asarray(raw.astype(np.uint32)[:, None])
 
     def load_scalar(
-        self, addresses: Addresses, size: int, groups: npt.NDArray[np.int32], report: Report
+        self, addresses: Addresses, size: int, segments: Ints, report: Report
     ) -> tuple[Words, npt.NDArray[np.bool_]]:
         """(uint32 [n, size / 4], whether each word is initialised).
 
         The compiler widens scalar loads of arguments over the padding after them, so that reading a word which
-        nobody wrote is no error yet; using it is.
+        nobody wrote is no error yet; using it is. The scalar cache does not see what this launch writes.
         """
         places = self._places(addresses, size, report)
-        self._check(places, size, _FRESH, report)
-        words = (places // 4)[:, None] + np.arange(size // 4)
-        for owners in ("writer", "updater"):
-            self._require_order(words, groups, owners, "another workgroup writes what this one reads", report)
-        self._own(self._reader, words, groups)
-        return self._words[words], self._states[words] == _READY
+        words, cells = self._check(places, size, False, report)
+        self._own(words, rules.READ, segments, report, scalar=True)
+        return self._words[words], cells & STATE_BITS == READY
 
     def store(
         self,
@@ -194,60 +150,86 @@ class Memory:
         size: int,
         data: Words,
         defined: npt.NDArray[np.bool_],
-        groups: npt.NDArray[np.int32],
+        segments: Ints,
         report: Report,
+        *,
+        atomic: bool = False,
     ) -> None:
-        """Stores data [n, words]; words that are not defined become uninitialised."""
+        """Stores data [n, words]; words that are not defined become uninitialised. atomic: of device scope."""
         places = self._places(addresses, size, report)
-        self._check(places, size, _FRESH, report)
-        self._require_writable(addresses, report)
-        words = (places // 4)[:, None] + np.arange(max(1, size // 4))
-        for owners, verb in (("writer", "writes"), ("updater", "updates"), ("reader", "reads")):
-            self._require_order(words, groups, owners, f"another workgroup {verb} what this one writes", report)
+        words, cells = self._check(places, size, False, report)
+        self._require_writable(addresses, cells, report)
+        self._own(words, rules.UPDATE if atomic else rules.WRITE, segments, report)
         if size >= 4:
             self._words[words] = data
-            self._states[words] = np.where(defined, np.uint32(_READY), np.uint32(_FRESH))
+            mask = np.broadcast_to(np.uint32(15), words.shape)
             differs = self._words[words] != data
         else:
             kind = np.uint8 if size == 1 else np.uint16
             values, index = data.astype(kind), (places // size)[:, None]
             self._words.view(kind)[index] = values
-            ready = np.where(defined, kind(_READY & np.iinfo(kind).max), kind(_FRESH & np.iinfo(kind).max))
-            self._states.view(kind)[index] = ready
+            mask = np.uint32((1 << size) - 1) << (places % 4).astype(np.uint32)[:, None]
             differs = self._words.view(kind)[index] != values
         if differs.any():
             lane = int(np.argwhere(differs)[0][0])
             raise report(lane, f"two lanes write different values: {self.describe(int(addresses[lane]))}")
-        self._writer[words] = groups[:, None]
-        self._require_order(words, groups, "writer", "another workgroup writes what this one writes", report)
+        if size >= 4:
+            self._cells[words] |= mask
+        else:
+            np.bitwise_or.at(self._cells, words, mask)
+        if not defined.all():
+            np.bitwise_and.at(self._cells, words, np.where(defined, ~np.uint32(0), ~mask))
 
-    def _require_writable(self, addresses: Addresses, report: Report) -> None:
-        for allocation in self.allocations:
-            if not allocation.writable:
-                inside = (addresses >= allocation.address) & (addresses < allocation.address + allocation.size)
-                if inside.any():
-                    lane = int(inside.argmax())
-                    raise report(lane, f"a write to an input: {self.describe(int(addresses[lane]))}")
+    def _require_writable(self, addresses: Addresses, cells: Words, report: Report) -> None:
+        inputs = (cells & ~np.uint32(STATE_BITS) == INPUT).any(axis=1)
+        if inputs.any():
+            lane = int(inputs.argmax())
+            raise report(lane, f"a write to an input: {self.describe(int(addresses[lane]))}")
 
     def update(
         self,
         addresses: Addresses,
-        function: np.ufunc,
+        function: Callable[[Any, Any], Any],
         kind: npt.DTypeLike,
         data: npt.NDArray[Any],
-        groups: npt.NDArray[np.int32],
+        segments: Ints,
         report: Report,
+        *,
+        returning: bool = True,
     ) -> Words:
-        """Atomic read-modify-write of one word a lane, lane after lane; returns the old values."""
-        places = self._places(addresses, 4, report)
-        self._check(places, 4, _READY, report)
-        self._require_writable(addresses, report)
-        words = places // 4
-        for owners, verb in (("writer", "writes"), ("reader", "reads")):
-            self._require_order(words, groups, owners, f"another workgroup {verb} what this one updates", report)
-        self._own(self._updater, words, groups)
-        typed = self._words.view(kind)
-        old = self._words[words]
+        """Atomic read-modify-write, lane after lane: the new value is function(old value, data).
+
+        Args:
+            function: of arrays of `kind`, of 4 or 8 bytes an element; a ufunc is faster where nothing is returned.
+            data: uint32 [n] or [n, words of an element].
+
+        Returns:
+            uint32, like data: the old values, each as its lane found it.
+        """
+        type_ = np.dtype(kind)
+        given = np.ascontiguousarray(data).reshape(len(addresses), type_.itemsize // 4)
+        places = self._places(addresses, type_.itemsize, report, type_.itemsize)
+        words, cells = self._check(places, type_.itemsize, True, report)
+        self._require_writable(addresses, cells, report)
+        self._own(words, rules.UPDATE, segments, report)
+        typed, values = self._words.view(type_), given.view(type_)[:, 0]
+        index = places // type_.itemsize
+        old = typed[index]
         with np.errstate(over="ignore", invalid="ignore"):
-            function.at(typed, words, data.view(kind))
-        return old
+            if not returning and isinstance(function, np.ufunc):
+                function.at(typed, index, values)
+            else:
+                for turn in turns(index):
+                    old[turn] = typed[index[turn]]
+                    typed[index[turn]] = function(old[turn], values[turn])
+        return old[:, None].view(np.uint32).reshape(data.shape)
+
+
+def turns(places: Ints) -> list[Ints]:
+    """Lanes in rounds: the nth round holds the nth lane of every place."""
+    order = np.argsort(places, kind="stable")
+    ordered = places[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    turn = np.arange(len(places)) - np.repeat(starts, np.diff(starts, append=len(places)))
+    by_turn = np.argsort(turn, kind="stable")
+    return [order[part] for part in np.split(by_turn, np.cumsum(np.bincount(turn))[:-1])]

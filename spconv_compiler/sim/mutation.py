@@ -1,6 +1,10 @@
 """Weakens what keeps a kernel correct, one place at a time: the checks must notice every change that matters.
 
-`python -m spconv_compiler.sim.mutation kernel.elf …` prints the share that is caught, and what is not.
+    python -m spconv_compiler.sim.mutation                 every kernel the project emits: waits, no-ops, barriers
+    python -m spconv_compiler.sim.mutation kernel.elf …    waits and no-ops of any code object
+
+prints the share that is caught, and every mutant that is not with the reason why nothing depends on it. Waits and
+no-ops are judged by the static checks, on all paths; a kernel without one of its barriers is run.
 """
 
 from __future__ import annotations
@@ -9,12 +13,19 @@ import dataclasses
 import pathlib
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+from spconv_compiler.artifact import Artifact
 from spconv_compiler.sim.cfg import build_blocks
 from spconv_compiler.sim.decode import decode
-from spconv_compiler.sim.elf import CodeObject
+from spconv_compiler.sim.elf import CodeObject, Kernel
+from spconv_compiler.sim.errors import Fault
 from spconv_compiler.sim.instruction import Instruction, Operand, Wait
 from spconv_compiler.sim.static_checks import check
+
+_S_NOP = bytes.fromhex("000080bf")
+# Kernel size, channels, key width, whether with bias and ReLU.
+_SHAPES = ((3, 16, 32, 32, False), (3, 64, 64, 64, True), (3, 128, 128, 32, False), (5, 3, 20, 32, False))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,19 +83,138 @@ def unreachable(instructions: Sequence[Instruction]) -> set[int]:
 
 def report(code: bytes) -> Iterator[str]:
     """Lines that say, for every kernel of a code object, how many wait mutants are caught and which are not."""
-    for name, kernel in CodeObject(code).kernels.items():
-        instructions = decode(kernel.code, kernel.address)
-        dead = unreachable(instructions)
-        mutants = list(wait_mutants(instructions))
-        missed = [mutant for mutant in mutants if not mutant.caught()]
-        yield f"{name}: {len(mutants) - len(missed)} of {len(mutants)} caught"
-        for mutant in missed:
+    for kernel in CodeObject(code).kernels.values():
+        found = wait_report(kernel)
+        yield f"{kernel.name}: {found.caught} of {found.total} caught"
+        yield from found.missed
+
+
+@dataclasses.dataclass
+class Found:
+    """What became of some mutants: how many there are, caught, and in code that no path reaches; the missed ones."""
+
+    total: int = 0
+    caught: int = 0
+    dead: int = 0
+    missed: list[str] = dataclasses.field(default_factory=list)
+
+
+def wait_report(kernel: Kernel) -> Found:
+    """The mutants of a kernel's waits and no-ops."""
+    instructions = decode(kernel.code, kernel.address)
+    dead, found = unreachable(instructions), Found()
+    for mutant in wait_mutants(instructions):
+        found.total += 1
+        if mutant.caught():
+            found.caught += 1
+        else:
             item = instructions[mutant.index]
-            reason = "no path leads here" if mutant.index in dead else "no rule needs it"
-            yield f"  0x{item.address:x}: {item}: {mutant.change}: {reason}"
+            found.dead += mutant.index in dead
+            reason = "no path leads here" if mutant.index in dead else _purpose(mutant.index, instructions)
+            found.missed.append(f"  0x{item.address:x}: {item}: {mutant.change}: {reason}")
+    return found
+
+
+def _purpose(index: int, instructions: Sequence[Instruction]) -> str:
+    """Why an instruction without which every rule still holds is there at all."""
+    place = index
+    while place < len(instructions) and instructions[place].row.name == "s_nop":
+        place += 1
+    targets = {item.operands[0].number for item in instructions if item.row.kind == "branch"}
+    if index < place < len(instructions) and instructions[place].address in targets:
+        return f"it fills up to the aligned loop at 0x{instructions[place].address:x}"
+    return "no rule needs it"
+
+
+def without_barrier(kernel: Kernel, item: Instruction) -> Kernel:
+    """The kernel with one s_barrier turned into s_nop 0, which is as long."""
+    at = item.address - kernel.address
+    return dataclasses.replace(kernel, code=kernel.code[:at] + _S_NOP + kernel.code[at + len(_S_NOP) :])
+
+
+def barrier_report(artifact: Artifact, coords: Any, features: Any, weight: Any, bias: Any = None) -> Found:
+    """Runs a convolution once for each barrier of its kernels, without that barrier."""
+    from spconv_compiler.sim.run_plan import run_conv
+
+    kernels, found = CodeObject(artifact.object).kernels, Found()
+    for name, kernel in kernels.items():
+        for item in decode(kernel.code, kernel.address):
+            if item.row.kind != "barrier":
+                continue
+            found.total += 1
+            mutated = {**kernels, name: without_barrier(kernel, item)}
+            try:
+                run_conv(artifact, coords, features, weight, bias, kernels=mutated)
+            except Fault:
+                found.caught += 1
+            else:
+                found.missed.append(f"  {name} 0x{item.address:x}: s_barrier dropped: no run needs it")
+    return found
+
+
+def _convolutions() -> Iterator[tuple[str, Artifact, tuple[Any, ...]]]:
+    """(name, artifact, arguments of run_conv) of convolutions that take every kernel the project emits."""
+    import numpy as np
+
+    from spconv_compiler.compiler import compile_conv
+
+    rng = np.random.default_rng(0)
+    cells = rng.choice(20**3, 2500, replace=False)
+    coords = np.stack([np.zeros_like(cells), *np.unravel_index(cells, (20, 20, 20))], axis=1).astype(np.int32)
+    for dtype in ("bf16", "f16", "f32"):
+        for kernel, c_in, c_out, key_width, bias in _SHAPES:
+            artifact = compile_conv(
+                kernel, c_in, c_out, key_width, dtype=dtype, bias=bias, activation="relu" if bias else "none",
+                target="gfx950",
+            )  # fmt: skip
+            features = rng.integers(-2, 3, (len(coords), c_in)).astype(np.float32)
+            weight = rng.integers(-2, 3, (c_out, kernel, kernel, kernel, c_in)).astype(np.float32)
+            biases = rng.integers(-2, 3, c_out).astype(np.float32) if bias else None
+            name = f"{dtype} {kernel}^3 {c_in} → {c_out}, {key_width}-bit keys"
+            yield name, artifact, (coords, features, weight, biases)
+
+
+def emitted_report() -> Iterator[str]:
+    """The report of every kernel the project emits, each distinct kernel once."""
+    waits, barriers, seen = Found(), Found(), set[tuple[str, bytes]]()
+    for name, artifact, arguments in _convolutions():
+        yield f"{name}"
+        fresh = False
+        for kernel in CodeObject(artifact.object).kernels.values():
+            if (kernel.name, kernel.code) in seen:
+                continue
+            seen.add((kernel.name, kernel.code))
+            fresh |= any(item.row.kind == "barrier" for item in decode(kernel.code, kernel.address))
+            found = wait_report(kernel)
+            yield f"  {kernel.name}: {found.caught} of {found.total} caught"
+            yield from (f"  {line}" for line in found.missed)
+            _add(waits, found)
+        if fresh:
+            found = barrier_report(artifact, *arguments)
+            yield f"  barriers: {found.caught} of {found.total} caught"
+            yield from (f"  {line}" for line in found.missed)
+            _add(barriers, found)
+    yield (
+        f"{len(seen)} kernels, waits and no-ops: {waits.caught} of {waits.total - waits.dead} mutants caught; "
+        f"{waits.dead} more are padding that no path reaches"
+    )
+    yield f"barriers: {barriers.caught} of {barriers.total} mutants caught"
+
+
+def _add(total: Found, part: Found) -> None:
+    total.total += part.total
+    total.caught += part.caught
+    total.dead += part.dead
+    total.missed += part.missed
+
+
+def main(paths: Sequence[str]) -> None:
+    """Prints the report of code objects, or that of the project's own kernels."""
+    lines = (line for path in paths for line in report(pathlib.Path(path).read_bytes())) if paths else emitted_report()
+    for line in lines:
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    for path in sys.argv[1:]:
-        for line in report(pathlib.Path(path).read_bytes()):
-            sys.stdout.write(f"{line}\n")
+    main(sys.argv[1:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from spconv_compiler.artifact import Artifact
 from spconv_compiler.coordinates import Box
 from spconv_compiler.plan import Plan, evaluate
 from spconv_compiler.sim import algebra as al
-from spconv_compiler.sim.elf import CodeObject
+from spconv_compiler.sim.elf import CodeObject, Kernel
 from spconv_compiler.sim.errors import Fault, LaunchFault
 from spconv_compiler.sim.interpreter import BUDGET, Counts, Machine
 from spconv_compiler.sim.memory import Allocation
@@ -27,7 +27,7 @@ _STORAGE = {"f32": np.float32, "i32": np.int32, "i64": np.int64, "bf16": np.uint
 class PlanRun:
     """What a run leaves: the machine, every buffer of the plan by name, and the counts of each launch."""
 
-    machine: Machine
+    machine: Any
     buffers: dict[str, Allocation]
     launches: list[tuple[str, Counts]]
 
@@ -52,7 +52,7 @@ def from_storage(raw: Values, dtype: str) -> npt.NDArray[np.float32]:
 
 
 def run_plan(
-    code: bytes,
+    kernels: Mapping[str, Kernel],
     plan: Plan,
     inputs: Mapping[str, Values],
     symbols: Mapping[str, int],
@@ -60,6 +60,7 @@ def run_plan(
     *,
     budget: int = BUDGET,
     reverse: bool = False,
+    engine: Callable[[Mapping[str, Kernel], int], Any] = Machine,
 ) -> PlanRun:
     """Runs every launch of a plan in order.
 
@@ -68,13 +69,14 @@ def run_plan(
         symbols: values of the plan's symbols.
         out_size: elements of the output.
         budget: wave instructions that a launch may take. reverse: workgroups start in descending order.
+        engine: makes the machine from kernels and budget.
 
     Raises:
         LaunchError: a requirement of the plan does not hold.
         SimulatorError: the code object is damaged, or a kernel does what it must not do.
     """
     plan.check(symbols)
-    machine = Machine(CodeObject(code).kernels, budget)
+    machine = engine(kernels, budget)
     buffers: dict[str, Allocation] = {}
     for name, dtype in plan.inputs:
         size = out_size if name == "out" else inputs[name].size
@@ -103,12 +105,14 @@ def run_conv(
     *,
     budget: int = BUDGET,
     reverse: bool = False,
+    kernels: Mapping[str, Kernel] | None = None,
 ) -> npt.NDArray[np.float32]:
     """A submanifold convolution, run from its linked code object.
 
     Args:
         artifact: what compile_conv gives for a GPU target.
         coords: int [N, 4] (batch, z, y, x). features: [N, C_in]. weight: [C_out, kz, ky, kx, C_in]. bias: [C_out].
+        kernels: to run instead of the artifact's.
 
     Returns:
         float32 [N, C_out], the values of the compiled out_dtype.
@@ -128,7 +132,8 @@ def run_conv(
     kernel, dilation = tuple(options["kernel_size"]), tuple(options["dilation"])
     symbols = {**box.symbols(kernel, dilation), "rows": len(rows), "threads": 1}
     size = len(rows) * options["c_out"]
-    run = run_plan(artifact.object, artifact.plan, arrays, symbols, size, budget=budget, reverse=reverse)
+    found = CodeObject(artifact.object).kernels if kernels is None else kernels
+    run = run_plan(found, artifact.plan, arrays, symbols, size, budget=budget, reverse=reverse)
     written = run.machine.memory.initialised(run.buffers["out"])
     if not written.all():
         raise Fault(f"the output is not whole: byte {int((~written).argmax())} of {len(written)} was never written")

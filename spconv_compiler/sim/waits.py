@@ -2,7 +2,8 @@
 
 Per register, the smallest number of younger operations of its queue on any path; a wait for n clears what has n or
 more. Vector memory completes in order, and so does LDS; scalar loads do not, so that only lgkmcnt(0) clears them.
-The counters end at 63 and 15: issuing more waits by itself.
+Flat instructions count in both counters, and need both at 0. The counters end at 63 and 15: issuing more waits by
+itself. Loads straight to LDS have no register to watch: see transfers.py.
 """
 
 from __future__ import annotations
@@ -15,8 +16,13 @@ from spconv_compiler.sim.instruction import Instruction, Wait
 # (queue, file, number) -> younger operations. The file "store" stands for LDS writes, which have no register.
 State = dict[tuple[str, str, int], int]
 CAPACITY = {"vm": 63, "lds": 15}
-_QUEUE = {"buffer": "vm", "global": "vm", "lds": "lds", "permute": "lds", "smem": "smem"}
-_COUNTER = {"vm": "vmcnt", "lds": "lgkmcnt", "smem": "lgkmcnt"}
+COUNTED_BY_VMCNT = ("buffer", "global", "scratch", "flat", "cache")
+_QUEUE = {
+    "buffer": "vm", "global": "vm", "scratch": "vm", "flat": "flat", "lds": "lds", "permute": "lds", "smem": "smem",
+    "clock": "smem",
+}  # fmt: skip
+_COUNTER = {"vm": "vmcnt", "lds": "lgkmcnt", "smem": "lgkmcnt", "flat": "vmcnt"}
+_IN_ORDER = ("vm", "lds")
 
 
 def join(a: State, b: State) -> State:
@@ -26,9 +32,14 @@ def join(a: State, b: State) -> State:
 
 def _apply(state: State, wait: Wait) -> State:
     def done(queue: str, younger: int) -> bool:
-        if queue == "vm":
-            return younger >= wait.vmcnt
-        return younger >= wait.lgkmcnt if queue == "lds" else wait.lgkmcnt == 0
+        match queue:
+            case "vm":
+                return younger >= wait.vmcnt
+            case "lds":
+                return younger >= wait.lgkmcnt
+            case "flat":
+                return wait.vmcnt == 0
+        return wait.lgkmcnt == 0
 
     return {key: younger for key, younger in state.items() if not done(key[0], younger)}
 
@@ -39,26 +50,34 @@ def step(state: State, item: Instruction) -> tuple[State, list[str]]:
         return _apply(state, Wait.read(item.operands[0].number)), []
     problems = list(_problems(state, item))
     queue = _QUEUE.get(item.row.kind)
+    vector = item.row.kind in COUNTED_BY_VMCNT and item.format != "SMEM"
+    if queue is None and not vector:
+        return state, problems
+    state = _aged(state, "vm") if vector else dict(state)
+    if queue in ("lds", "flat"):
+        state = _aged(state, "lds")
     if queue is None:
         return state, problems
-    if queue != "smem":
-        limit = CAPACITY[queue]
-        aged = ((key, younger + (key[0] == queue)) for key, younger in state.items())
-        state = {key: younger for key, younger in aged if key[0] != queue or younger < limit}
-    else:
-        state = dict(state)
     written, _ = split_operands(item)
     for operand in written:
         for file, number in registers_of(operand):
             state[queue, file, number] = 0
-    if item.row.kind == "lds" and not written:
+            if queue == "flat":
+                state["smem", file, number] = 0
+    if item.row.kind == "lds" and item.row.access is not None and item.row.access.kind != "load":
         state[queue, "store", item.address] = 0
     return state, problems
 
 
+def _aged(state: State, queue: str) -> State:
+    """One more operation of a queue is under way."""
+    aged = ((key, younger + (key[0] == queue)) for key, younger in state.items())
+    return {key: younger for key, younger in aged if key[0] != queue or younger < CAPACITY[queue]}
+
+
 def _problems(state: State, item: Instruction) -> Iterator[str]:
     if item.row.kind == "barrier":
-        if any(file == "store" for _, file, _ in state):
+        if any(file == "store" and queue == "lds" for queue, file, _ in state):
             yield "an LDS write is not waited for before the barrier (lgkmcnt)"
         return
     written, read = split_operands(item)
@@ -68,6 +87,6 @@ def _problems(state: State, item: Instruction) -> Iterator[str]:
         for register in registers_of(operand):
             queue = pending.get(register)
             # A later load of the same queue into the same register comes back later.
-            if queue is not None and not (verb == "writes" and queue == mine and mine != "smem"):
+            if queue is not None and not (verb == "writes" and queue == mine and mine in _IN_ORDER):
                 yield f"{verb} {register[0]}{register[1]} before its load has come back ({_COUNTER[queue]})"
                 break

@@ -8,11 +8,11 @@ from __future__ import annotations
 from spconv_compiler.errors import InputError
 from spconv_compiler.targets.base import CpuTarget, GpuTarget, MmaShape, Target
 from spconv_compiler.targets.cpu import LEVELS
-from spconv_compiler.targets.gfx950 import GFX950
+from spconv_compiler.targets.gfx950 import GFX950, GFX950_SIM
 
-__all__ = ["CpuTarget", "GpuTarget", "MmaShape", "Target", "get_target", "target_names"]
+__all__ = ["CpuTarget", "GpuTarget", "MmaShape", "Target", "code_target", "get_target", "target_names"]
 
-_TARGETS: dict[str, Target] = {target.name: target for target in (GFX950, *LEVELS)}
+_TARGETS: dict[str, Target] = {target.name: target for target in (GFX950, GFX950_SIM, *LEVELS)}
 
 
 def target_names() -> list[str]:
@@ -31,6 +31,12 @@ def get_target(name: str) -> Target:
     if name not in _TARGETS:
         raise InputError(f"unknown target {name!r}; accepted: {', '.join(target_names())}")
     return _TARGETS[name]
+
+
+def code_target(target: Target) -> Target:
+    """The target whose code `target` runs: itself, or the GPU that it simulates."""
+    name = target.code_of if isinstance(target, GpuTarget) else ""
+    return _TARGETS[name] if name else target
 
 
 def _host() -> Target:

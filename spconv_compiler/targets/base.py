@@ -44,6 +44,11 @@ class Target:
     path: tuple[str, ...]
     dtypes: tuple[str, ...]
 
+    @property
+    def narrow_cells(self) -> int:
+        """Most cells of the padded box that kernels with 32-bit keys can handle: keys are signed."""
+        return 2**31 - 1
+
     def facts(self) -> dict[str, object]:
         """Every fact, for the cache key."""
         return dataclasses.asdict(self)
@@ -62,6 +67,8 @@ class GpuTarget(Target):
         buffer_limit_bytes: how far 32-bit buffer addressing reaches.
         mma: matrix instructions, preferred first.
         atomics: (kind, dtype) pairs that are one instruction without a loop.
+        simulated: whether code runs on the simulator instead of a GPU.
+        code_of: the target whose code this one runs; "": its own.
     """
 
     chip: str
@@ -73,6 +80,18 @@ class GpuTarget(Target):
     buffer_limit_bytes: int
     mma: tuple[MmaShape, ...]
     atomics: tuple[tuple[str, str], ...]
+    simulated: bool = False
+    code_of: str = ""
+
+    @property
+    def narrow_cells(self) -> int:
+        """As Target's; here a cell takes 4 bytes of a grid in whole vectors of 16, which a buffer must reach."""
+        return self.buffer_limit_bytes // 16 * 4
+
+    @property
+    def device_tensors(self) -> bool:
+        """Whether tensors may lie on the device that runs the code."""
+        return not self.simulated
 
     def mma_for(self, element: str) -> MmaShape | None:
         """The preferred matrix instruction for a dtype."""

@@ -7,6 +7,8 @@ articles (shapes and fragment layouts); a buffer resource's num_records is 32 bi
 
 from __future__ import annotations
 
+import dataclasses
+
 from spconv_compiler.targets.base import GpuTarget, MmaShape
 
 GFX950 = GpuTarget(
@@ -27,3 +29,6 @@ GFX950 = GpuTarget(
     ),
     atomics=(("fadd", "f32"), ("add", "i32"), ("umin", "i32")),
 )
+
+# The same code object, run by the simulator (sim/).
+GFX950_SIM = dataclasses.replace(GFX950, name="gfx950-sim", simulated=True, code_of=GFX950.name)

@@ -3,6 +3,8 @@
     spconv-bench cpu                   all frames and widths
     spconv-bench cpu --peer spconv     beside spconv's CPU wheel, in the same run
     spconv-bench cpu --quick           a minute instead of a quarter of an hour
+    spconv-bench sim                   the gfx950 simulator on one layer: its speed and memory on this machine
+    spconv-bench sim --counters        and what it counts; times of gfx950 are modelled
 
 Exit codes: 0 done, 1 failed or a result is wrong, 2 usage.
 """
@@ -44,12 +46,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser().parse_args(argv)
     except SystemExit as stop:  # argparse has printed its message
         return stop.code if isinstance(stop.code, int) else USAGE
-    return guarded("spconv-bench", lambda: _cpu(arguments))
+    return guarded("spconv-bench", lambda: _COMMANDS[arguments.command](arguments))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="spconv-bench", description="Measures kernels on this machine.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="cpu")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="cpu|sim")
+    _add_cpu(commands)
+    _add_sim(commands)
+    return parser
+
+
+def _add_cpu(commands: Any) -> None:
     cpu = commands.add_parser("cpu", help="submanifold 3x3x3 convolutions on this host's cores")
     cpu.add_argument("--peer", choices=("spconv",), help="measure spconv's CPU wheel in the same rounds")
     cpu.add_argument("--frames", nargs="+", metavar="NAME", help="voxel sets (default: the real ones where present)")
@@ -66,7 +74,24 @@ def _parser() -> argparse.ArgumentParser:
     cpu.add_argument(
         "--out", type=Path, default=Path("spconv-bench-cpu.json"), metavar="FILE.json", help="default: %(default)s"
     )
-    return parser
+
+
+def _add_sim(commands: Any) -> None:
+    sim = commands.add_parser("sim", help="a 3x3x3 convolution for gfx950, simulated on this host")
+    sim.add_argument("--counters", action="store_true", help="count and model every launch (minutes)")
+    sim.add_argument("--frame", metavar="NAME", help="voxel set (default: the ten-sweep frame, or a generated one)")
+    sim.add_argument("--channels", type=positive, default=128, metavar="C", help="width (default: %(default)s)")
+    sim.add_argument("--dtype", choices=("bf16", "f16", "f32"), default="bf16", help="default: %(default)s")
+    sim.add_argument("--threads", type=positive, help="of the simulator (default: SPCONV_NUM_THREADS, then all cores)")
+    sim.add_argument("--runs", type=positive, default=3, help="runs behind each median (default: %(default)s)")
+    sim.add_argument(
+        "--sample", type=positive, default=8, metavar="N", help="watch every N-th workgroup (default: %(default)s)"
+    )
+    sim.add_argument("--engine", choices=("native", "numpy"), default="native", help="default: %(default)s")
+    sim.add_argument("--data", type=Path, metavar="DIR", help="point clouds (default: shared/data beside the checkout)")
+    sim.add_argument(
+        "--out", type=Path, default=Path("spconv-bench-sim.json"), metavar="FILE.json", help="default: %(default)s"
+    )
 
 
 def _cpu(arguments: argparse.Namespace) -> int:
@@ -107,6 +132,52 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         peer=arguments.peer is not None,
         processes=not arguments.no_processes,
     )
+
+
+def _sim(arguments: argparse.Namespace) -> int:
+    from spconv_compiler.bench import frames, sim
+
+    out = check_writable(arguments.out)
+    data = arguments.data or frames.default_data()
+    settings = sim.Settings(
+        frame=arguments.frame or frames.default_names(data)[0],
+        channels=arguments.channels,
+        dtype=arguments.dtype,
+        threads=arguments.threads or env.NUM_THREADS.get(),
+        runs=arguments.runs,
+        data=data,
+        native=arguments.engine == "native",
+        counters=arguments.counters,
+        sample=arguments.sample,
+    )
+    with progress_bar(sim.steps(settings)) as step:
+        result = sim.measure(settings, step)
+    text = json.dumps(result, indent=1).encode()
+    write_whole(out, lambda file: file.write(text))
+    _print_sim(result)
+    say(f"results → {out}")
+    return 0 if all(result[name]["check"]["ok"] for name in ("checked", "unchecked") if name in result) else FAILURE
+
+
+def _print_sim(result: dict[str, Any]) -> None:
+    from spconv_compiler.bench import sim
+
+    frame, settings = result["frame"], result["settings"]
+    say(
+        f"{frame['name']}: {frame['N']:,} voxels, {frame['pairs']:,} pairs; C = {settings['channels']}, "
+        f"{settings['dtype']}; {settings['threads']} threads of {result['machine']['cpu']}\n"
+    )
+    print_table(*sim.speed_table(result))
+    say()
+    for line in sim.notes(result):
+        say(line)
+    if "launches" in result:
+        say("\ncounted, and modelled: no time of gfx950 was measured\n")
+        print_table(*sim.counter_table(result["launches"]))
+        say()
+
+
+_COMMANDS = {"cpu": _cpu, "sim": _sim}
 
 
 def _print(result: dict[str, Any]) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import io
 import json
 import os
 import sys
@@ -17,7 +16,8 @@ from pathlib import Path
 
 from spconv_compiler import cache_key, env
 from spconv_compiler.cache import DiskCache, Entry
-from spconv_compiler.errors import InputError, SpconvError
+from spconv_compiler.errors import InputError
+from spconv_compiler.tools.console import guarded
 
 _COLUMNS = ("key", "kernel", "channels", "width", "dtype", "target", "schedule", "size", "last use")
 _PREFIX = 10
@@ -30,18 +30,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser().parse_args(argv)
     except SystemExit as stop:  # argparse has printed its message
         return stop.code if isinstance(stop.code, int) else 2
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal without "→" gets "?"
-    try:
-        cache = _open(arguments.dir)
-        if arguments.command == "list":
-            return _list(cache)
-        if arguments.command == "explain":
-            return _explain(cache, arguments.a, arguments.b, arguments.full)
-        return _clear(cache, arguments.older_than)
-    except SpconvError as error:
-        print(f"spconv-cache: error: {error}", file=sys.stderr)
-        return 1
+    return guarded("spconv-cache", lambda: _run(arguments))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    cache = _open(arguments.dir)
+    if arguments.command == "list":
+        return _list(cache)
+    if arguments.command == "explain":
+        return _explain(cache, arguments.a, arguments.b, arguments.full)
+    return _clear(cache, arguments.older_than)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -12,12 +12,15 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from spconv_compiler import env
-from spconv_compiler.errors import InputError, SpconvError, VerifyError
+from spconv_compiler.errors import InputError, VerifyError
 from spconv_compiler.options import DTYPES, CompileOptions, triple
+from spconv_compiler.schedules import check_schedule_name
 from spconv_compiler.targets import Target, get_target, target_names
+from spconv_compiler.tools.console import USAGE, guarded
 
 if TYPE_CHECKING:
     from spconv_compiler.bindings import ir
+    from spconv_compiler.pipeline import Stage
 
 EMIT = ("spconv", "stages", "gpu", "rocdl", "loops", "cpu", "isa", "object", "plan", "schedules")
 
@@ -25,14 +28,7 @@ EMIT = ("spconv", "stages", "gpu", "rocdl", "loops", "cpu", "isa", "object", "pl
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit code (1: compilation failed, 2: bad usage)."""
     arguments = _parser().parse_args(argv)
-    try:
-        return _run(arguments)
-    except InputError as error:
-        print(f"spconv-compile: error: {error}", file=sys.stderr)
-        return 2
-    except (SpconvError, OSError) as error:
-        print(f"spconv-compile: error: {error}", file=sys.stderr)
-        return 1
+    return guarded("spconv-compile", lambda: _run(arguments), bad_input=USAGE)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -57,6 +53,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    check_schedule_name(arguments.schedule)
+    if arguments.file is not None and (arguments.c_in is not None or arguments.c_out is not None):
+        raise InputError(f"{arguments.file} and --c-in or --c-out are given; accepted: a file, or numbers")
     target = get_target(arguments.target or env.TARGET.get())
     if arguments.print_pipeline:
         from spconv_compiler.pipeline import pipeline_text
@@ -133,7 +132,9 @@ def _from_text(arguments: argparse.Namespace, target: Target) -> str | bytes:
         if arguments.emit in target.path:
             return _lower(module, target, arguments)
         runner = Runner(verify=env.VERIFY.get(), print_after=env.PRINT_AFTER.get())
-        runner.run_stages(module, stages_for(target, arguments.schedule))
+        stages = stages_for(target, arguments.schedule)
+        _check_print_after(stages)
+        runner.run_stages(module, stages)
         if arguments.emit == "plan":
             return extract_plan(module).to_json() + "\n"
         code, isa, _ = _generate(module, target, runner)
@@ -150,8 +151,10 @@ def _parse(file: str) -> ir.Module:
     from spconv_compiler.runner import diagnostics
     from spconv_compiler.tools.opt import read_text
 
+    text = read_text(file)
     try:
-        return ir.Module.parse(read_text(file))
+        # Only a parser that opens the file itself knows its name, which locations then have.
+        return ir.Module.parse(text) if file == "-" else ir.Module.parseFile(file)
     except ir.MLIRError as error:
         raise VerifyError(f"{file} is refused:\n{diagnostics(error)}") from None
 
@@ -161,9 +164,17 @@ def _lower(module: ir.Module, target: Target, arguments: argparse.Namespace) -> 
     from spconv_compiler.runner import Runner
 
     runner = Runner(verify=env.VERIFY.get(), print_after=env.PRINT_AFTER.get())
-    runner.run_stages(module, passes_between(target, "spconv", arguments.emit, arguments.schedule))
+    stages = passes_between(target, "spconv", arguments.emit, arguments.schedule)
+    _check_print_after(stages)
+    runner.run_stages(module, stages)
     text: str = module.operation.get_asm()
     return text
+
+
+def _check_print_after(stages: list[Stage]) -> None:
+    from spconv_compiler.pipeline import check_print_after
+
+    check_print_after(env.PRINT_AFTER.get(), (item for stage in stages for item in stage.passes), env.PRINT_AFTER.name)
 
 
 def _accepted(target: Target) -> str:

@@ -19,16 +19,31 @@ from spconv_compiler.errors import InputError, SpconvError
 USAGE, FAILURE, INTERRUPTED = 2, 1, 130
 
 
-def guarded(tool: str, run: Callable[[], int]) -> int:
-    """Runs a tool and returns its exit code; what users may meet becomes a message, without a traceback."""
+def guarded(tool: str, run: Callable[[], int], *, bad_input: int = FAILURE) -> int:
+    """Runs a tool and returns its exit code; what users may meet becomes a message, without a traceback.
+
+    `bad_input` is the code for an InputError.
+    """
     for stream in (sys.stdout, sys.stderr):
         # A terminal or pipe that cannot show an arrow gets a question mark instead of a UnicodeEncodeError.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     try:
-        return run()
+        code = run()
+        sys.stdout.flush()
+        return code
+    except InputError as error:
+        print(f"{tool}: error: {error}", file=sys.stderr)
+        return bad_input
     except SpconvError as error:
         print(f"{tool}: error: {error}", file=sys.stderr)
+    except BrokenPipeError:
+        # The reader has gone, as in `… | head`; nothing is left to say to it.
+        _drop_output()
+    except OSError as error:
+        _drop_output()
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"{tool}: error: {where}{error.strerror or error}", file=sys.stderr)
     except MemoryError as error:
         print(f"{tool}: error: out of memory {error}".rstrip(), file=sys.stderr)
     except KeyboardInterrupt:
@@ -42,8 +57,12 @@ def say(text: str = "") -> None:
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        # What is still buffered goes the same way; Python would complain about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
+
+
+def _drop_output() -> None:
+    """What is still buffered goes nowhere; Python would complain about it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:

@@ -9,7 +9,6 @@ Exit codes: 0 done; 1 the input is refused, or a diagnostic was not as expected;
 from __future__ import annotations
 
 import argparse
-import os
 import pathlib
 import sys
 from collections.abc import Callable, Sequence
@@ -17,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from spconv_compiler import env
 from spconv_compiler.errors import CompileError, InputError, SpconvError
+from spconv_compiler.tools.console import guarded
 from spconv_compiler.tools.split_input import SEPARATOR, split_input
 
 if TYPE_CHECKING:
     from spconv_compiler.bindings import ir
-    from spconv_compiler.passes.base import Pass
     from spconv_compiler.tools.verify_diagnostics import Diagnostic
 
     Run = Callable[[ir.Module], None]
@@ -29,12 +28,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (default: the program's) and returns the exit code."""
-    try:
-        return _main(argv)
-    except BrokenPipeError:
-        # The reader of a pipe has gone, as in `spconv-opt … | head`; nothing is left to say to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    return guarded("spconv-opt", lambda: _main(argv))
 
 
 def _main(argv: Sequence[str] | None) -> int:
@@ -135,11 +129,12 @@ def _plan(arguments: argparse.Namespace) -> Run:
         raise InputError(f"--{by_level[0].replace('_', '-')} needs --to-level")
 
     from spconv_compiler.passes.registry import parse_passes
+    from spconv_compiler.pipeline import check_print_after
     from spconv_compiler.runner import Runner
 
     if not by_level:
         passes = parse_passes(",".join(arguments.passes or []))
-        _check_print_after(arguments.print_after, passes)
+        check_print_after(arguments.print_after, passes, "--print-after")
         return lambda module: Runner(print_after=arguments.print_after).run_passes(module, passes)
 
     from spconv_compiler.levels import LEVELS, check_level
@@ -152,19 +147,13 @@ def _plan(arguments: argparse.Namespace) -> Run:
             raise InputError(f"unknown level {level!r}; accepted: {', '.join(LEVELS)}")
     target = get_target(arguments.target or env.TARGET.get())
     stages = passes_between(target, source, arguments.to_level, arguments.schedule or "auto")
-    _check_print_after(arguments.print_after, [item for stage in stages for item in stage.passes])
+    check_print_after(arguments.print_after, (item for stage in stages for item in stage.passes), "--print-after")
 
     def run(module: ir.Module) -> None:
         check_level(module, source)
         Runner(print_after=arguments.print_after).run_stages(module, stages)
 
     return run
-
-
-def _check_print_after(name: str, passes: Sequence[Pass]) -> None:
-    labels = [getattr(item, "label", item.name) for item in passes]
-    if name not in ("", "all", *labels):
-        raise InputError(f"--print-after {name}: no such pass runs; accepted: {', '.join(['all', *labels])}")
 
 
 def read_text(file: str) -> str:

@@ -10,6 +10,7 @@ Networks are untrained stacks (nets.py). Exit codes: 0 done, 1 failed (input, co
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from spconv_compiler.driver import thread_count
 from spconv_compiler.errors import InputError
 from spconv_compiler.io import PRESETS, PointCloud, Voxels, demo_scan, get_preset, read_points, voxelize
 from spconv_compiler.options import DTYPES
-from spconv_compiler.targets import get_target
+from spconv_compiler.targets import CpuTarget, GpuTarget, get_target
 from spconv_compiler.tools.console import (
     FAILURE,
     USAGE,
@@ -77,7 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     network.add_argument("--net", choices=tuple(nets.NETS), default=nets.DEFAULT_NET, help="which (see --list-nets)")
     network.add_argument("--list-nets", action="store_true", help="print the networks and stop")
     network.add_argument("--dtype", choices=DTYPES, default="f32", help="of features and weights (default: f32)")
-    network.add_argument("--target", help="cpu, auto or an x86-64 level (default: SPCONV_TARGET, then auto)")
+    network.add_argument(
+        "--target", help="cpu, auto, gfx950, gfx950-sim or an x86-64 level (default: SPCONV_TARGET, then auto)"
+    )
     network.add_argument("--seed", type=_seed, default=0, help="of the weights and the --demo scan (default: 0)")
     network.add_argument(
         "--threads", type=positive, help="of the kernels (default: SPCONV_NUM_THREADS, then all cores)"
@@ -120,6 +123,9 @@ def _run(arguments: argparse.Namespace) -> int:
     grid = _voxelize(arguments, cloud)
     features = nets.standardize(grid.voxels.features)
     say(f"net       {net.name}: {net.description}; seed {arguments.seed}, not trained")
+    simulated = isinstance(target, GpuTarget) and target.simulated
+    if simulated:
+        _prepare_simulator()
     runs, checks = list[nets.LayerRun](), list[reference.Comparison]()
     oracle = _Oracle(grid.voxels)
     with progress_bar(len(net.layers) * (3 if arguments.check else 2)) as step:
@@ -139,16 +145,26 @@ def _run(arguments: argparse.Namespace) -> int:
                 checks.append(oracle.compare(run, arguments.dtype))
     # Before anything that a closed pipe can cut short.
     written = None if out is None else _write(out, arguments, grid, runs[-1].out)
+    place = f", {count(thread_count(), 'thread')}" if isinstance(target, CpuTarget) else ""
     say(
-        f"kernels   {arguments.dtype} for {target.name}, {count(thread_count(), 'thread')}; "
+        f"kernels   {arguments.dtype} for {target.name}{place}; "
         f"ready in {sum(run.compile_ms for run in runs):.0f} ms, maps in {sum(run.map_ms for run in runs):.1f} ms\n"
     )
     _print_layers(runs, checks)
-    say(f"\nms: median of {count(arguments.repeats, 'run')}, kernel map and packed weights cached")
+    clock = " of the simulator on this host, not of a GPU" if simulated else ""
+    say(f"\nms{clock}: median of {count(arguments.repeats, 'run')}, kernel map and packed weights cached")
     if written is not None:
         rows, channels = runs[-1].out.shape
         say(f"features  [{rows}, {channels}] → {out} ({size(written)})")
     return _verdict(runs, checks) if arguments.check else 0
+
+
+def _prepare_simulator() -> None:
+    """Builds what the simulator needs once on a machine, under a bar of its own."""
+    from spconv_compiler.runtime.sim import prepare
+
+    with contextlib.ExitStack() as stack:
+        prepare(lambda steps: stack.enter_context(progress_bar(steps)))
 
 
 def _cloud(arguments: argparse.Namespace) -> PointCloud:

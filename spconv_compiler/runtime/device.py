@@ -1,0 +1,55 @@
+"""What the executor of launch plans asks of a device: a GPU behind HIP (hip_device.py) or the simulator (sim.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+
+class Buffer(Protocol):
+    """Memory on a device; it is given back when its last owner is gone.
+
+    Attributes:
+        pointer: address on the device. nbytes: size.
+    """
+
+    @property
+    def pointer(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+class Device(Protocol):
+    """A GPU. Work on one stream runs in order; a stream is whatever `stream()` gives.
+
+    Every method raises LaunchError (HipError, or the simulator's own errors) when the device refuses or fails.
+    """
+
+    @property
+    def name(self) -> str:
+        """What it is, for messages."""
+
+    def load(self, code: bytes) -> Any:
+        """A code object, for `launch`."""
+
+    def stream(self) -> AbstractContextManager[Any]:
+        """A stream for one call. When the block ends, in whatever way, all work on it is done."""
+
+    def allocate(self, name: str, nbytes: int, stream: Any, *, writable: bool = True) -> Buffer:
+        """Uninitialised memory. name, and whether kernels may write to it, serve a device that checks them."""
+
+    def copy_in(self, buffer: Buffer, source: int, stream: Any) -> None:
+        """Fills a buffer from the host address `source`; what lies there stays until the stream is done."""
+
+    def copy_out(self, target: int, buffer: Buffer, stream: Any) -> None:
+        """Copies a buffer to the host address `target`."""
+
+    def launch(
+        self, module: Any, kernel: str, grid: Sequence[int], block: int, arguments: Sequence[Buffer | int], stream: Any
+    ) -> None:
+        """Runs a kernel on buffers and numbers."""
+
+    def synchronize(self, stream: Any) -> None:
+        """Waits until the work on a stream is done."""

@@ -1,0 +1,131 @@
+"""What the simulator keeps beside every word of device memory, and the rules of races.
+
+A cell is 32 bits. The low five say what of the word is there: a leading one at place k means that k bytes are
+allocated, and below it stands one bit for each byte that was initialised; 31 is a whole, initialised word, 0 no word
+at all. Above stand the kind of the accesses in this launch (two bits) and the segment that made them (25 bits).
+
+A segment is one wave of one workgroup between two barriers. The segments of a workgroup between two barriers have
+consecutive numbers, and one number more stands for several of its waves; a group of one wave needs one segment in
+all, since its accesses are in order. Segments of another workgroup are never ordered, and "many" is always another.
+
+No access in order is refused. What a cell cannot hold is lost: of a word that a workgroup of several waves changed,
+read and updates again, it keeps the last access that others must not meet, not every one since the last barrier. Bytes
+and halves of one word that different segments write count as a race, though they do not touch each other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+READY = 31
+WHOLE_WORD = 16
+STATE_BITS, KIND_SHIFT, SEGMENT_SHIFT = 31, 5, 7
+MANY = 2**25 - 1
+# Kinds. The first, with a segment, means that the workgroup changed the word and later read it in that segment; with
+# segment 0 it means that nobody touched the word in this launch.
+SETTLED, READ, UPDATE, WRITE = range(4)
+KINDS = ("settled", "read", "update", "write")
+UNTOUCHED = 4
+# Relations of the segment in a cell to the one that comes now.
+SAME, ORDERED, CONCURRENT, FOREIGN = range(4)
+# What the new segment of a cell is.
+KEEP, MINE, SEVERAL, ALL = range(4)
+# Bits of a table entry: the new kind, the choice of the segment (shifted by 2); or the verb of a race above 16.
+RACE = 16
+VERBS = ("reads", "updates", "writes")
+
+# Rows: what the access does, what the cell says; columns: same, ordered, concurrent, foreign.
+# "update" is an atomic, or a load or store of device scope. The cell of an atomic after a plain access becomes
+# "write", so that atomics of others conflict with it.
+_RULES = """
+read   untouched  read-mine    -             -               -
+read   read       read-keep    read-mine     read-several    read-all
+read   update     write-mine   settled-mine  updates         updates
+read   settled    settled-keep settled-mine  settled-several writes
+read   write      write-keep   settled-mine  writes          writes
+update untouched  update-mine  -             -               -
+update read       write-mine   settled-keep  reads           reads
+update update     update-keep  update-mine   update-several  update-all
+update settled    write-mine   settled-keep  reads           writes
+update write      write-keep   write-keep    writes          writes
+write  untouched  write-mine   -             -               -
+write  read       write-mine   write-mine    reads           reads
+write  update     write-mine   write-mine    updates         updates
+write  settled    write-mine   write-mine    reads           writes
+write  write      write-keep   write-mine    writes          writes
+"""
+_CHOICES = ("keep", "mine", "several", "all")
+
+
+def _entry(text: str) -> int:
+    if text == "-":
+        return 0
+    if text in VERBS:
+        return RACE + VERBS.index(text)
+    kind, choice = text.split("-")
+    return KINDS.index(kind) | _CHOICES.index(choice) << 2
+
+
+def _table() -> npt.NDArray[np.uint8]:
+    table = np.zeros((4, 5, 4), np.uint8)
+    for line in _RULES.strip().splitlines():
+        access, state, *entries = line.split()
+        row = UNTOUCHED if state == "untouched" else KINDS.index(state)
+        table[KINDS.index(access), row] = [_entry(entry) for entry in entries]
+    return table
+
+
+# uint8 [kind of access, state of the cell, relation].
+TABLE = _table()
+
+
+def owner(kind: int, segment: Any) -> Any:
+    """The upper bits of a cell."""
+    return segment << SEGMENT_SHIFT | kind << KIND_SHIFT
+
+
+# The owner of what no kernel may write: reads need no bookkeeping, anything else is an error.
+INPUT = owner(SETTLED, MANY)
+
+
+def entries(
+    cells: npt.NDArray[np.uint32],
+    access: int,
+    segments: npt.NDArray[np.int64],
+    groups: npt.NDArray[np.uint32],
+    width: int,
+) -> npt.NDArray[np.uint8]:
+    """The table's entry for each access; reads of inputs keep their cells.
+
+    Args:
+        cells: [n, words]. segments: [n], who accesses. groups: the workgroup of each segment.
+        width: segments of a workgroup between two barriers.
+    """
+    kind, last = cells >> KIND_SHIFT & 3, (cells >> SEGMENT_SHIFT).astype(np.int64)
+    state = np.where((kind == SETTLED) & (last == 0), UNTOUCHED, kind)
+    mine = segments[:, None]
+    ours = (last != MANY) & (groups[np.where(last == MANY, 0, last)] == groups[mine])
+    concurrent = last >= first_of_block(mine, width)
+    relation = np.where(ours, np.where(concurrent, CONCURRENT, ORDERED), FOREIGN)
+    relation = np.where((last == mine) | (state == UNTOUCHED), SAME, relation)
+    return np.where(cells & ~np.uint32(STATE_BITS) == INPUT, np.uint8(0), TABLE[access, state, relation])
+
+
+def first_of_block(segments: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.int64]:
+    """The first segment of the workgroup between the same two barriers."""
+    return segments - (segments - 1) % width
+
+
+def apply(
+    cells: npt.NDArray[np.uint32], found: npt.NDArray[np.uint8], segments: npt.NDArray[np.int64], width: int
+) -> npt.NDArray[np.uint32]:
+    """The cells after accesses that are no race, from their entries."""
+    mine = np.broadcast_to(segments[:, None], cells.shape)
+    choice = found >> 2
+    several = first_of_block(mine, width) + width - 1
+    last = np.select([choice == MINE, choice == SEVERAL, choice == ALL], [mine, several, MANY], cells >> SEGMENT_SHIFT)
+    new = last.astype(np.uint32) << SEGMENT_SHIFT | (found & 3).astype(np.uint32) << KIND_SHIFT
+    return np.asarray(new | cells & STATE_BITS)

@@ -1,0 +1,394 @@
+"""Handlers of buffer, global and scalar memory instructions.
+
+A vector instruction first finds the addresses of its lanes (lanes.py). Loads and stores then take four lanes at a
+time (quads.py): data and cells are read together, and one test tells whether every cell is as the access wants it.
+Where it is not, the rules are applied word by word (settle.py). The functions that do this are shared by all opcodes
+of a size and kind; handlers are what is left: reading operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spconv_compiler.errors import CodegenError
+from spconv_compiler.sim import cells as rules
+from spconv_compiler.sim.execute_memory import RAW_BUFFER
+from spconv_compiler.sim.instruction import Instruction, Operand
+from spconv_compiler.sim.native import atomics, layout, quads
+from spconv_compiler.sim.native.emit import Handler, Module, Value, lanes_of, vector_type
+from spconv_compiler.sim.native.family import Family, Places
+from spconv_compiler.sim.native.lanes import check_suspect, find_lanes, room_word
+from spconv_compiler.sim.native.layout import Code
+from spconv_compiler.sim.native.memory_block import (
+    ROOM,
+    ROOM_MASK,
+    ROOM_SUSPECT,
+    SAFE_LINE,
+    SAFE_LOAD,
+    SAFE_STORE,
+    SAFE_UPDATE,
+)
+from spconv_compiler.sim.native.settle import (
+    Shared,
+    forget_undefined,
+    last,
+    mark,
+    settle,
+    settle_quad,
+    step,
+    suspect,
+    tag,
+    take,
+)
+from spconv_compiler.sim.native.trace import trace
+from spconv_compiler.sim.rows import Access, Row
+
+_LOW48 = 0xFFFFFFFFFFFF
+_DATA, _ADDRESS, _BASE, _OFFSET, _SCALAR_OFFSET, _RESULT = range(6)
+
+
+# Loads.
+
+
+def _load(module: Module, scope: str, access: Access) -> str:
+    """The step that loads from the addresses in ROOM; scope: of settle.ACCESSES."""
+    name = f"load_{scope}_{access.size}{'_signed' if access.signed else ''}{access.half}"
+    return step(module, name, lambda f: _emit_load(f, scope, access))
+
+
+def _emit_load(f: Shared, scope: str, access: Access) -> None:
+    kind, size = rules.READ if scope == "read" else rules.UPDATE, access.size
+    checks, count, first = f.build.checks, -(-size // 4), f.field(_DATA)
+    targets = [f.target(registers_of(f, first, index), index) for index in range(count)]
+    full = f.compare("eq", f.exec(), f.constant(-1, "i64"))
+    target = f.address(f.context, f.select(full, first, f.constant(layout.SCRATCH, "i64")))
+    room = f.address(f.context, ROOM)
+    if checks:
+        distance = f.launch(layout.CELL_DISTANCE)
+        mine, many = tag(f, kind), tag(f, kind, f.constant(rules.MANY, "i32"))
+    with f.loop(8 * layout.LANES, 32) as quad:
+        places = [f.load(f.address(room, quad.index, 8 * lane), "i64") for lane in range(4)]
+        pointers = [quads.pointer(f, place) for place in places]
+        register = f.binary("lshr", quad.index, f.constant(1, "i64"))
+        found = quads.shaped(f, quads.load_words(f, pointers, size), access, first, register)
+        for words, at in zip(found, quads.registers_at(f, target, count, register), strict=True):
+            f.store(words, at, 16)
+        if checks:
+            beside = _cell_places(f, places, size, distance)
+            cells = quads.load_cells(f, beside, size)
+            tests = [quads.relevant(f, quads.steady(f, kind, cell, mine, many), size) for cell in cells]
+            with f.when(f.invert(quads.every(f, tests)), likely=False):
+                settle_quad(f, scope, size, cells, beside, quad.index, mine, many)
+    check_suspect(f)
+    for each in targets:
+        each.finish(f.vector_defined(first) if access.half == "hi" else f.constant(-1, "i64"))
+    f.done()
+
+
+def registers_of(f: Handler, first: Value, index: int) -> Value:
+    """Offset of a register behind the first."""
+    return f.binary("add", first, f.constant(layout.VECTOR_BYTES * index, "i64"))
+
+
+def _numbers(f: Handler, *values: int) -> list[Value]:
+    return [f.constant(value, "i64") for value in values]
+
+
+def _cell_places(f: Handler, places: Sequence[Value], size: int, distance: Value) -> list[Value]:
+    """Pointers to the cells of four lanes."""
+    if size < 4:
+        places = [f.binary("and", place, f.constant(-4, "i64")) for place in places]
+    return [f.address(quads.pointer(f, place), distance) for place in places]
+
+
+# Stores.
+
+
+def _store(module: Module, scope: str, access: Access) -> str:
+    """The step that stores to the addresses in ROOM; scope: of settle.ACCESSES."""
+    return step(module, f"store_{scope}_{access.size}{access.half}", lambda f: _emit_store(f, scope, access))
+
+
+def _emit_store(f: Shared, scope: str, access: Access) -> None:
+    size = access.size
+    checks, count, first = f.build.checks, -(-size // 4), f.field(_DATA)
+    source = f.address(f.context, first)
+    room = f.address(f.context, ROOM)
+    kind = rules.WRITE if scope == "write" else rules.UPDATE
+    if checks:
+        distance = f.launch(layout.CELL_DISTANCE)
+        mine = tag(f, kind)
+    with f.loop(8 * layout.LANES, 32) as quad:
+        places = [f.load(f.address(room, quad.index, 8 * lane), "i64") for lane in range(4)]
+        register = f.binary("lshr", quad.index, f.constant(1, "i64"))
+        words = [f.load(at, quads.QUAD, 16) for at in quads.registers_at(f, source, count, register)]
+        if checks:
+            at = _cell_places(f, places, size, distance)
+            own = _own_words if size >= 4 else _own_bytes
+            with f.when(f.invert(own(f, at, places, size, mine)), likely=False):
+                arguments = (f.context, quad.index, *_numbers(f, 4, size))
+                f.call(settle(f.module, scope), "", *arguments)
+                f.call(mark(f.module), "", *arguments)
+        words = quads.to_store(f, words, access)
+        quads.store_words(f, words, [quads.pointer(f, place) for place in places], size)
+    if checks:
+        suspect(f, quads.verify(f, room, room_word(f, ROOM_MASK), None, source, access))
+        forget_undefined(f, first, size, distance)
+    check_suspect(f)
+    f.done()
+
+
+def _own_words(f: Handler, at: Sequence[Value], places: Sequence[Value], size: int, mine: Value) -> Value:
+    """Makes untouched words this wave's, initialised; i1: all of them were untouched, or this wave's already."""
+    tests, made = [], []
+    for cells in quads.load_cells(f, at, size):
+        splat = f.broadcast(mine, lanes_of(cells.type))
+        whole = f.binary("or", cells, f.constant(rules.READY >> 1, cells.type))
+        untouched = f.compare("eq", whole, f.constant(rules.READY, cells.type))
+        fine = f.binary("or", untouched, f.compare("eq", whole, splat))
+        made.append(f.select(fine, splat, cells))
+        tests.append(quads.relevant(f, fine, size))
+    quads.store_cells(f, made, at, size)
+    return quads.every(f, tests)
+
+
+def _own_bytes(f: Handler, at: Sequence[Value], places: Sequence[Value], size: int, mine: Value) -> Value:
+    """The same for bytes and halves, lane after lane, since lanes share words."""
+    total = f.constant(1, "i1")
+    for cell, place in zip(at, places, strict=True):
+        old = f.load(cell, "i32")
+        shift = f.convert("trunc", f.binary("and", place, f.constant(3, "i64")), "i32")
+        bits = f.binary("shl", f.constant((1 << size) - 1, "i32"), shift)
+        owner = f.binary("and", old, f.constant(~15, "i32"))
+        whole = f.constant(rules.WHOLE_WORD, "i32")
+        owned = f.binary("and", mine, f.constant(~15, "i32"))
+        fine = f.binary("or", f.compare("eq", owner, whole), f.compare("eq", owner, owned))
+        ready = f.binary("or", f.binary("and", old, f.constant(15, "i32")), bits)
+        f.store(f.select(fine, f.binary("or", ready, owned), old), cell)
+        total = f.binary("and", total, fine)
+    return total
+
+
+# Handlers.
+
+
+def _scope(access: Access, shape: str) -> str:
+    """The rules that an access follows: of settle.ACCESSES."""
+    device = shape.endswith("d")
+    if access.kind == "load":
+        return "fetch" if device else "read"
+    return "publish" if device else "write"
+
+
+def _begin_buffer(h: Handler, offen: bool, size: Value, below: Value, safe: Value) -> None:
+    """Checks the descriptor and the offsets, in the order of the numpy engine, and finds the lanes."""
+    resource = h.field(_BASE)
+    upper = h.binary("add", resource, h.constant(8, "i64"))
+    low, high = h.scalar(resource, 2), h.scalar(upper, 2)
+    known = h.binary("and", h.scalar_defined(resource, 2), h.scalar_defined(upper, 2))
+    h.check(h.compare("ne", known, h.constant(-1, "i64")), Code.DESCRIPTOR_UNDEFINED)
+    flags = h.compare("ne", h.binary("lshr", high, h.constant(32, "i64")), h.constant(RAW_BUFFER, "i64"))
+    stride = h.compare("ugt", low, h.constant(_LOW48, "i64"))
+    h.check(h.binary("or", flags, stride), Code.DESCRIPTOR_STRANGE)
+    place = h.field(_SCALAR_OFFSET)
+    _require(h, h.as_lanes(h.scalar_defined(place)), Code.SCALAR_OFFSET_UNDEFINED)
+    scalar = h.convert("zext", h.scalar(place), "i64")
+    base = h.binary("add", h.binary("and", low, h.constant(_LOW48, "i64")), scalar)
+    register = h.field(_ADDRESS) if offen else None
+    if register is not None:
+        _require(h, h.vector_defined(register), Code.OFFSET_UNDEFINED)
+    count = h.binary("and", high, h.constant(0xFFFFFFFF, "i64"))
+    find_lanes(h, "offset" if offen else "none", register, base, h.field(_OFFSET), count, size, below, safe)
+    trace(h, size)
+    h.done()
+
+
+def _begin_global(h: Handler, based: bool, size: Value, below: Value, safe: Value) -> None:
+    """The same for an address in registers."""
+    register = h.field(_ADDRESS)
+    known = h.vector_defined(register)
+    base = h.constant(0, "i64")
+    if based:
+        known = h.binary("and", known, h.as_lanes(h.scalar_defined(h.field(_BASE), 2)))
+        base = h.scalar(h.field(_BASE), 2)
+    else:
+        upper = h.binary("add", register, h.constant(layout.VECTOR_BYTES, "i64"))
+        known = h.binary("and", known, h.vector_defined(upper))
+    _require(h, known, Code.ADDRESS_UNDEFINED)
+    find_lanes(h, "offset" if based else "pair", register, base, h.field(_OFFSET), None, size, below, safe)
+    trace(h, size)
+    h.done()
+
+
+def _require(h: Handler, known: Value, code: Code) -> None:
+    """All active lanes must be defined."""
+    h.check_lanes(h.binary("and", h.exec(), h.invert(known)), code)
+
+
+def _safe(h: Handler, kind: str) -> Value:
+    """The address for lanes that access nothing."""
+    end = h.launch(layout.ARENA_END)
+    if kind != "store":
+        return h.binary("add", end, h.constant(SAFE_LOAD if kind == "load" else SAFE_UPDATE, "i64"))
+    address = h.binary("add", h.binary("shl", h.launch(SAFE_LINE), h.constant(6, "i64")), end)
+    address = h.binary("add", address, h.constant(SAFE_STORE, "i64"))
+    if h.build.checks:
+        # As if nobody had stored there.
+        cells = h.address(quads.pointer(h, address), h.launch(layout.CELL_DISTANCE))
+        h.store(h.constant(rules.WHOLE_WORD, quads.QUAD), cells)
+    return address
+
+
+def emit(module: Module, row: Row, shape: str, name: str) -> None:
+    """The handler of a buffer or global instruction.
+
+    shape: the form of the address ("V", "N": buffer with and without a register; "P", "S": global, and flat, with a
+    pair, or with a scalar base), then "r": the old value is returned, or "d": device scope.
+    """
+    access = row.access
+    if access is None or not supported(row):
+        raise CodegenError(f"{row.name}: the native engine has no handler for it")
+    h = Handler(module, name)
+    form = shape[0]
+    parameters = (("size", "i64"), ("below", "i64"), ("safe", "i64"))
+    alignment = access.size if access.kind == "atomic" else min(access.size, 4)
+    if row.kind == "buffer":
+        begin = step(module, f"begin_buffer_{form}", lambda f, *v: _begin_buffer(f, form == "V", *v), *parameters)
+    else:
+        begin = step(module, f"begin_global_{form}", lambda f, *v: _begin_global(f, form == "S", *v), *parameters)
+    take(h, begin, *_numbers(h, access.size, alignment - 1), _safe(h, access.kind))
+    if access.kind == "atomic":
+        last(h, atomics.update(module, row, "r" in shape, _DATA, _RESULT))
+    else:
+        move = _load if access.kind == "load" else _store
+        last(h, move(module, _scope(access, shape), access))
+
+
+def emit_scalar(module: Module, row: Row, shape: str, name: str) -> None:
+    """The handler of s_load: one address, some words; words that nobody wrote are undefined."""
+    access = row.access
+    assert access is not None
+    h = Handler(module, name)
+    base, count = h.field(_BASE), access.dwords
+    h.check(h.compare("ne", h.scalar_defined(base, 2), h.constant(-1, "i64")), Code.ADDRESS_UNDEFINED)
+    address = h.binary("add", h.scalar(base, 2), h.field(_OFFSET))
+    arena = h.launch(layout.ARENA)
+    inside = h.binary("sub", address, arena)
+    room = h.address(h.context, ROOM)
+    h.store(address, room)
+    h.store(h.constant(1, "i64"), h.address(room, ROOM_MASK))
+    trace(h, h.constant(access.size, "i64"))
+    bad = h.compare("uge", inside, h.binary("sub", h.launch(layout.ARENA_END), arena))
+    if h.build.checks:
+        rest = h.binary("and", inside, h.constant(3, "i64"))
+        bad = h.binary("or", bad, h.compare("ne", rest, h.constant(0, "i64")))
+    h.fault_if(bad, Code.MEMORY)
+    known = _scalar_cells(h, address, access.size) if h.build.checks else None
+    target = h.address(h.context, h.field(_DATA))
+    h.store(h.load(quads.pointer(h, address), vector_type("i32", count), 4), target, 4)
+    if known is not None:
+        h.store(known, h.address(target, layout.SCALAR_DEFINED), 4)
+    h.done()
+
+
+def _scalar_cells(h: Handler, address: Value, size: int) -> Value:
+    """Tests the cells of a scalar load; all bits of its words that are defined."""
+    type_ = vector_type("i32", size // 4)
+    h.store(h.constant(0, "i64"), h.address(h.context, ROOM + ROOM_SUSPECT))
+    at = h.address(quads.pointer(h, address), h.launch(layout.CELL_DISTANCE))
+    cells = h.load(at, type_, 4)
+    # Initialised or not: what steady() asks for, of words that are there.
+    whole = h.binary("or", cells, h.constant(rules.READY >> 1, type_))
+    mine, many = tag(h, rules.READ), tag(h, rules.READ, h.constant(rules.MANY, "i32"))
+    fine = quads.steady(h, rules.READ, whole, mine, many)
+    packed = h.convert("bitcast", fine, f"i{size // 4}")
+    with h.when(h.compare("ne", packed, h.constant(-1, packed.type)), likely=False):
+        h.call(settle(h.module, "scalar"), "", h.context, *_numbers(h, 0, 1, size))
+    check_suspect(h)
+    states = h.binary("and", cells, h.constant(rules.READY, type_))
+    return h.convert("sext", h.compare("eq", states, h.constant(rules.READY, type_)), type_)
+
+
+# Records.
+
+
+def _shapes(row: Row) -> Sequence[str]:
+    access = row.access
+    assert access is not None
+    return {"buffer": ("V", "N"), "global": ("P", "S"), "flat": ("P",)}[row.kind]
+
+
+def _operands(instruction: Instruction) -> dict[str, Operand]:
+    """Operands by what they are for: data, address, base, scalar offset; result where it is apart from the data."""
+    access, operands = instruction.row.access, list(instruction.operands)
+    assert access is not None
+    if instruction.row.kind == "flat":
+        operands.append(Operand("off", 0))
+    if instruction.row.kind == "buffer":
+        named = dict(zip(("data", "address", "base", "scalar"), operands, strict=True))
+        return {**named, "result": named["data"]} if instruction.modifiers.get("sc0") else named
+    if access.kind == "load":
+        return dict(zip(("data", "address", "base"), operands, strict=True))
+    names = ("result", "address", "data", "base") if len(operands) == 4 else ("address", "data", "base")
+    return dict(zip(names, operands, strict=True))
+
+
+def _shape(instruction: Instruction) -> str:
+    access = instruction.row.access
+    if access is None or not supported(instruction.row):
+        raise CodegenError(f"{instruction}: the native engine has no handler for it")
+    operands = _operands(instruction)
+    if instruction.row.kind == "buffer":
+        form = "N" if operands["address"].kind == "off" else "V"
+    else:
+        form = "P" if operands["base"].kind == "off" else "S"
+    if access.kind == "atomic":
+        return form + ("r" if "result" in operands else "")
+    return form + ("d" if instruction.modifiers.get("sc1") else "")
+
+
+def _fields(instruction: Instruction, places: Places) -> Sequence[int]:
+    operands = _operands(instruction)
+    fields = [0] * 6
+    fields[_DATA] = places.vector(operands["data"])
+    if operands["address"].kind != "off":
+        fields[_ADDRESS] = places.vector(operands["address"])
+    if operands["base"].kind != "off":
+        fields[_BASE] = places.scalar(operands["base"], "u64")
+    fields[_OFFSET] = instruction.modifiers.get("offset", 0)
+    if "scalar" in operands:
+        fields[_SCALAR_OFFSET] = places.scalar(operands["scalar"], "u32")
+    if "result" in operands:
+        fields[_RESULT] = places.vector(operands["result"])
+    return fields
+
+
+def _scalar_shape(instruction: Instruction) -> str:
+    target, base, offset = instruction.operands
+    if offset.kind != "offset" or base.dwords != 2:
+        raise CodegenError(f"{instruction}: the native engine has scalar loads with a constant offset only")
+    return "M"
+
+
+def _scalar_fields(instruction: Instruction, places: Places) -> Sequence[int]:
+    target, base, offset = instruction.operands
+    fields = [0] * 4
+    fields[_DATA], fields[_BASE] = places.scalar(target, "u32"), places.scalar(base, "u64")
+    fields[_OFFSET] = offset.number
+    return fields
+
+
+def supported(row: Row) -> bool:
+    """Whether the native engine carries an opcode: no loads straight to LDS."""
+    access = row.access
+    if access is None or access.lds:
+        return False
+    return access.kind != "atomic" or atomics.supported(row)
+
+
+FAMILIES = (
+    Family(("buffer", "global", "flat"), lambda row: _shapes(row) if supported(row) else (), _shape, _fields, emit),
+    Family(
+        ("smem",), lambda row: ("M",) if row.sources == ("u64",) else (), _scalar_shape, _scalar_fields, emit_scalar
+    ),
+)

@@ -1,0 +1,100 @@
+"""What is under way besides registers: loads straight to LDS, and the scratch memory of lanes.
+
+A load to LDS may land at any time from its issue to the wait that covers it. Its bytes are therefore written at issue
+as bytes that nobody wrote, and once more, defined, by the wait.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from spconv_compiler.sim.algebra import Array
+from spconv_compiler.sim.local import LocalMemory
+from spconv_compiler.sim.memory import Report
+
+# vmcnt counts to 63: the next instruction waits by itself.
+_CAPACITY = 63
+
+
+@dataclasses.dataclass
+class Who:
+    """The waves of lanes [n]: place in the batch, workgroup, number, and epoch."""
+
+    waves: Array
+    slots: Array
+    numbers: Array
+    epochs: Array
+
+    def chosen(self, index: Array) -> Who:
+        """Some of the lanes."""
+        return Who(self.waves[index], self.slots[index], self.numbers[index], self.epochs[index])
+
+
+@dataclasses.dataclass
+class Flight:
+    """A load to LDS: who, how many vector memory instructions each wave had issued with it, where, what [n, words]."""
+
+    who: Who
+    order: Array
+    places: Array
+    data: Array
+
+
+class Transfers:
+    """Loads to LDS of a batch of `count` waves."""
+
+    def __init__(self, count: int) -> None:
+        self.issued = np.zeros(count, np.int64)
+        self.flights: list[Flight] = []
+
+    def start(self, local: LocalMemory, who: Who, places: Array, data: Array, report: Report) -> None:
+        """A load whose instruction has been counted already: bytes of LDS become unwritten."""
+        self.flights.append(Flight(who, self.issued[who.waves], places, data))
+        _store(local, who, places, data, report, defined=False)
+
+    def land(self, local: LocalMemory, waves: Array, epochs: Array, count: int, report: Report) -> None:
+        """The wait of some waves for at most `count` younger instructions: older loads are there now."""
+        rest = []
+        for flight in self.flights:
+            young = self.issued[flight.who.waves] - flight.order < min(count, _CAPACITY)
+            done = np.isin(flight.who.waves, waves) & ~young
+            if done.any():
+                who = flight.who.chosen(done)
+                # The order with other waves counts from here on.
+                who.epochs = epochs[who.waves]
+                _store(local, who, flight.places[done], flight.data[done], report, defined=True)
+            if not done.all():
+                left = ~done
+                rest.append(Flight(flight.who.chosen(left), flight.order[left], flight.places[left], flight.data[left]))
+        self.flights = rest
+
+
+def _store(local: LocalMemory, who: Who, places: Array, data: Array, report: Report, *, defined: bool) -> None:
+    ready = np.full((len(places), 1), defined)
+    for word in range(data.shape[1]):
+        where = places + np.uint64(4 * word)
+        local.store(where, 4, data[:, word : word + 1], ready, who.slots, who.numbers, who.epochs, report)
+
+
+class PrivateMemory:
+    """Scratch memory: `size` bytes for every lane of `count` waves."""
+
+    def __init__(self, count: int, size: int) -> None:
+        self.size = size
+        self._bytes = np.full((count, 64, size), 0xA5, np.uint8)
+        self._ready = np.zeros((count, 64, size), np.bool_)
+
+    def load(self, waves: Array, lanes: Array, places: Array, size: int) -> tuple[Array, Array]:
+        """(uint32 [n, words], whether all bytes were written [n]); less than a word is extended with zeros."""
+        at = (waves[:, None], lanes[:, None], places[:, None] + np.arange(size))
+        raw = np.zeros((len(places), -(-size // 4) * 4), np.uint8)
+        raw[:, :size] = self._bytes[at]
+        return raw.view(np.uint32), self._ready[at].all(axis=1)
+
+    def store(self, waves: Array, lanes: Array, places: Array, size: int, data: Array, known: Array) -> None:
+        """Stores uint32 [n, words]; words that are not defined count as never written."""
+        at = (waves[:, None], lanes[:, None], places[:, None] + np.arange(size))
+        self._bytes[at] = np.ascontiguousarray(data).view(np.uint8)[:, :size]
+        self._ready[at] = np.repeat(known, 4, axis=1)[:, :size]

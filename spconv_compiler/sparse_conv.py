@@ -1,0 +1,266 @@
+"""Convolutions between two coordinate sets: strided, transposed, over a given map, inverse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spconv_compiler.arrays import Array, as_array, empty_like_kind
+from spconv_compiler.coordinates import check_coords
+from spconv_compiler.errors import InputError
+from spconv_compiler.forward_only import forward_only
+from spconv_compiler.geometry import Triple
+from spconv_compiler.layouts import channels_of, kernel_of, to_native
+from spconv_compiler.map_request import MapRequest, forget_requests, map_request
+from spconv_compiler.operands import check_bias, check_features
+from spconv_compiler.options import triple
+from spconv_compiler.sparse_driver import SparseKernel
+from spconv_compiler.sparse_map import MapState, SparseMap, make_map
+from spconv_compiler.tensor_cache import TensorCache
+
+# How many coordinate tensors' maps and how many packed weights are kept while the tensors live.
+_KEPT_MAPS = 128
+_KEPT_WEIGHTS = 1024
+
+# In lists, so that a map whose outputs were written to can be made again.
+_map_cache: TensorCache[list[MapState]] = TensorCache(_KEPT_MAPS)
+_weight_cache: TensorCache[Any] = TensorCache(_KEPT_WEIGHTS)
+
+
+def sparse_conv3d(
+    coords: Any,
+    features: Any,
+    weight: Any,
+    bias: Any = None,
+    *,
+    stride: int | Triple = 1,
+    padding: int | Triple = 0,
+    dilation: int | Triple = 1,
+    activation: str = "none",
+    spatial_shape: Triple | None = None,
+    batch_size: int | None = None,
+    out_coords: Any = None,
+    weight_layout: str = "native",
+    kernel_size: int | Triple | None = None,
+    out_dtype: str | None = None,
+    target: str | None = None,
+    schedule: str = "auto",
+) -> tuple[Any, Any]:
+    """Sparse convolution: out[o] = act(bias + Σ_tap W[tap]·features[x]), x = o·stride − padding + tap·dilation.
+
+    As spconv's SparseConv3d, and torch's conv3d read where any input reaches. Sums are taken in f32.
+
+    Args:
+        coords: int32 [N, 3] (z, y, x) or [N, 4] (batch, z, y, x), any order, every voxel once; int64 is accepted if it
+            fits. Negative values are fine unless spatial_shape is given.
+        features: [N, C_in] f32, bf16 or f16; torch tensors on the cpu or numpy arrays.
+        weight: same dtype as features, in `weight_layout` as for subm_conv3d; kernels may be even.
+        bias: [C_out], added in f32, at outputs only.
+        stride, padding, dilation, kernel_size: one number or (z, y, x); kernel_size is needed for layout "taps" unless
+            a cube.
+        activation: "none" or "relu".
+        spatial_shape, batch_size, out_coords: see build_map. With out_coords the result has exactly these rows.
+        out_dtype: "f32", "bf16" or "f16"; that of features by default.
+        target, schedule: as in compile_conv; the target must be one this host can run.
+
+    Returns:
+        (out_coords, out_features [M, C_out]): the kind of coords and of features. Rows ascend in (batch, z, y, x); M
+        may be 0. The map is kept while coords live unchanged; do not write to out_coords.
+
+    Raises:
+        InputError: an argument is not accepted; nothing is changed.
+        CompileError, LaunchError, ToolchainError: see compile_conv and driver.load_conv.
+    """
+    size = _kernel_of(weight, weight_layout, kernel_size)
+    request = map_request(
+        kernel_size=size,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        transposed=False,
+        output_padding=0,
+        spatial_shape=spatial_shape,
+        batch_size=batch_size,
+        target=target,
+    )
+    check_features(features, check_coords(coords).shape[0], "coords")
+    map_ = cached_map(request, coords, out_coords)
+    operands = (features, weight, bias, activation, weight_layout, size, out_dtype, schedule)
+    return map_.out_coords, _convolve("sparse_conv3d", map_, False, *operands)
+
+
+def sparse_conv_transpose3d(
+    coords: Any,
+    features: Any,
+    weight: Any,
+    bias: Any = None,
+    *,
+    stride: int | Triple = 1,
+    padding: int | Triple = 0,
+    output_padding: int | Triple = 0,
+    dilation: int | Triple = 1,
+    activation: str = "none",
+    spatial_shape: Triple | None = None,
+    batch_size: int | None = None,
+    out_coords: Any = None,
+    weight_layout: str = "native",
+    kernel_size: int | Triple | None = None,
+    out_dtype: str | None = None,
+    target: str | None = None,
+    schedule: str = "auto",
+) -> tuple[Any, Any]:
+    """Transposed convolution: out[o] = act(bias + Σ_tap W[tap]·features[x]), o = x·stride − padding + tap·dilation.
+
+    As spconv's SparseConvTranspose3d; for dilation 1 as torch's conv_transpose3d, read where any input reaches. An
+    output shape follows spconv: dilation does not count in it, and what lies beyond is not made.
+
+    Args, Returns, Raises: as for sparse_conv3d; output_padding as for build_map. weight is native
+    [C_out, kz, ky, kx, C_in] here too (torch's transposed layout is weight.permute(4, 0, 1, 2, 3)).
+    """
+    size = _kernel_of(weight, weight_layout, kernel_size)
+    request = map_request(
+        kernel_size=size,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        transposed=True,
+        output_padding=output_padding,
+        spatial_shape=spatial_shape,
+        batch_size=batch_size,
+        target=target,
+    )
+    check_features(features, check_coords(coords).shape[0], "coords")
+    map_ = cached_map(request, coords, out_coords)
+    operands = (features, weight, bias, activation, weight_layout, size, out_dtype, schedule)
+    return map_.out_coords, _convolve("sparse_conv_transpose3d", map_, False, *operands)
+
+
+def mapped_conv3d(
+    features: Any,
+    weight: Any,
+    bias: Any = None,
+    *,
+    map: SparseMap,
+    activation: str = "none",
+    weight_layout: str = "native",
+    kernel_size: int | Triple | None = None,
+    out_dtype: str | None = None,
+    schedule: str = "auto",
+) -> Any:
+    """The convolution that `map` was built for.
+
+    features are [rows of map.in_coords, C_in]; the result is [rows of map.out_coords, C_out].
+
+    Args, Raises: as for sparse_conv3d; the weight's kernel size is that of the map.
+    """
+    size = _kernel_of(weight, weight_layout, kernel_size)
+    operands = (features, weight, bias, activation, weight_layout, size, out_dtype, schedule)
+    return _convolve("mapped_conv3d", _check_map(map), False, *operands)
+
+
+def sparse_inverse_conv3d(
+    features: Any,
+    weight: Any,
+    bias: Any = None,
+    *,
+    map: SparseMap,
+    activation: str = "none",
+    weight_layout: str = "native",
+    kernel_size: int | Triple | None = None,
+    out_dtype: str | None = None,
+    schedule: str = "auto",
+) -> Any:
+    """Inverse convolution: runs over the pairs of a forward map with inputs and outputs exchanged, taps as they are.
+
+    As spconv's SparseInverseConv3d, with an explicit map in place of an indice_key:
+
+        map = build_map(coords, 3, stride=2, padding=1)
+        down = mapped_conv3d(features, weight, map=map)              # rows of map.out_coords
+        up = sparse_inverse_conv3d(down, weight_up, map=map)         # rows of map.in_coords again, in their order
+
+    Args:
+        features: [rows of map.out_coords, C_in].
+        map: what build_map returned for the forward convolution.
+        weight: native [C_out, kz, ky, kx, C_in] (or as weight_layout says), of the map's kernel size.
+
+    Returns:
+        [rows of map.in_coords, C_out]: a row that no pair reaches is act(bias).
+
+    Raises: as for sparse_conv3d.
+    """
+    size = _kernel_of(weight, weight_layout, kernel_size)
+    operands = (features, weight, bias, activation, weight_layout, size, out_dtype, schedule)
+    return _convolve("sparse_inverse_conv3d", _check_map(map), True, *operands)
+
+
+def clear() -> None:
+    """Forgets maps, packed weights and loaded kernels of this module."""
+    _map_cache.clear()
+    _weight_cache.clear()
+    forget_requests()
+
+
+def _convolve(
+    name: str,
+    map_: SparseMap,
+    inverse: bool,
+    features: Any,
+    weight: Any,
+    bias: Any,
+    activation: str,
+    layout: str,
+    kernel_size: Triple,
+    out_dtype: str | None,
+    schedule: str,
+) -> Any:
+    if kernel_size != map_.geometry.kernel_size:
+        raise InputError(f"the weight's kernel is {kernel_size} but the map was built for {map_.geometry.kernel_size}")
+    weights = as_array(weight, "weight")
+    c_in, c_out = channels_of(weights.shape, layout)
+    in_rows, out_rows = (map_.out_rows, map_.in_rows) if inverse else (map_.in_rows, map_.out_rows)
+    inputs = check_features(features, in_rows, "out_coords" if inverse else "coords")
+    if inputs.shape[1] != c_in:
+        raise InputError(f"features have {inputs.shape[1]} channels but the weight takes {c_in}")
+    if weights.dtype != inputs.dtype:
+        raise InputError(f"features are {inputs.dtype} but the weight is {weights.dtype}; accepted: equal dtypes")
+    channels = {"c_in": c_in, "c_out": c_out, "dtype": inputs.dtype, "out_dtype": out_dtype or inputs.dtype}
+    more = {"bias": bias is not None, "activation": activation, "schedule": schedule}
+    kernel = map_.kernel("conv", inverse=inverse, **channels, **more)
+    biases = None if bias is None else check_bias(bias, c_out)
+    out = empty_like_kind(features, (out_rows, c_out), kernel.options.out_dtype)
+    if out_rows > 0:
+        _, pairs = map_.pairs_for(kernel, inverse=inverse)
+        packed = _packed(kernel, weight, weights, layout, kernel_size)
+        kernel.run(pairs, map_.symbols, inputs, out.pointer, packed, biases)
+    return forward_only(out.source, name, features, weight, bias)
+
+
+def _packed(kernel: SparseKernel, weight: Any, weights: Array, layout: str, kernel_size: Triple) -> Any:
+    def pack() -> Any:
+        return kernel.pack(as_array(to_native(weight, layout, kernel_size), "weight"))
+
+    return _weight_cache.get(weight, weights, (kernel.signature("weights"), layout), kernel.checksum, pack)
+
+
+def _kernel_of(weight: Any, layout: str, kernel_size: int | Triple | None) -> Triple:
+    said = None if kernel_size is None else triple(kernel_size, "kernel_size")
+    return kernel_of(as_array(weight, "weight").shape, layout, said, odd=False)
+
+
+def _check_map(map_: Any) -> SparseMap:
+    if not isinstance(map_, SparseMap):
+        raise InputError(f"map is a {type(map_).__name__}; accepted: what build_map returns")
+    return map_
+
+
+def cached_map(request: MapRequest, coords: Any, out_coords: Any = None) -> SparseMap:
+    """The map, kept while `coords` live unchanged; one with given outputs is built anew."""
+    if out_coords is not None:
+        return SparseMap(coords, make_map(request, coords, out_coords))
+
+    def make() -> list[MapState]:
+        return [make_map(request, coords)]
+
+    held = _map_cache.get(coords, check_coords(coords), request, request.kernel.checksum, make)
+    if not held[0].outputs_unchanged():
+        held[0] = make_map(request, coords)
+    return SparseMap(coords, held[0])

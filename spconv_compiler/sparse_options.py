@@ -1,0 +1,75 @@
+"""What the compilation of an op between two coordinate sets depends on."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from spconv_compiler.errors import InputError
+from spconv_compiler.geometry import ConvGeometry
+from spconv_compiler.options import DTYPES, MAX_CHANNELS
+
+OPERATIONS = ("outputs", "conv", "max_pool", "avg_pool")
+_NO_EFFECT = {"affects_code": False}
+
+
+@dataclasses.dataclass(frozen=True)
+class SparseOptions:
+    """One op and how to compile it. Every field enters the cache key unless marked otherwise.
+
+    Attributes:
+        operation: "outputs" makes the coordinates that a geometry reaches; the others take both sets as given.
+        geometry: which voxels meet.
+        key_width: bits of a packed coordinate, 32 or 64.
+        c_in, c_out: channels, dtype: of features and weights; out_dtype: of the result; "outputs" has none of these.
+        bias: whether a bias [c_out] f32 is added; activation: "none" or "relu".
+        target: a name that targets.get_target accepts, already resolved.
+        schedule: name of a gemm schedule, or "auto".
+        verify, dump_dir, print_after: as in CompileOptions.
+    """
+
+    operation: str
+    geometry: ConvGeometry
+    key_width: int = 32
+    c_in: int = 0
+    c_out: int = 0
+    dtype: str = "f32"
+    out_dtype: str = "f32"
+    bias: bool = False
+    activation: str = "none"
+    target: str = "cpu"
+    schedule: str = "auto"
+    verify: bool = dataclasses.field(default=True, metadata=_NO_EFFECT)
+    dump_dir: str = dataclasses.field(default="", metadata=_NO_EFFECT)
+    print_after: str = dataclasses.field(default="", metadata=_NO_EFFECT)
+
+    def __post_init__(self) -> None:
+        if self.operation not in OPERATIONS:
+            raise InputError(f"operation is {self.operation!r}; accepted: {', '.join(OPERATIONS)}")
+        if self.key_width not in (32, 64):
+            raise InputError(f"key_width is {self.key_width}; accepted: 32 or 64")
+        if self.operation == "outputs":
+            return
+        if min(self.c_in, self.c_out) < 1 or max(self.c_in, self.c_out) > MAX_CHANNELS:
+            raise InputError(f"channels are {self.c_in} → {self.c_out}; accepted: 1 to {MAX_CHANNELS} each")
+        for name in ("dtype", "out_dtype"):
+            if getattr(self, name) not in DTYPES:
+                raise InputError(f"{name} is {getattr(self, name)!r}; accepted: {', '.join(DTYPES)}")
+        if self.activation not in ("none", "relu"):
+            raise InputError(f"activation is {self.activation!r}; accepted: none, relu")
+
+    @property
+    def name(self) -> str:
+        """A short name for folders and listings, such as conv_k3x3x3_s2x2x2_c64x128_bf16-f32_i32."""
+        kernel, stride = ("x".join(map(str, axes)) for axes in (self.geometry.kernel_size, self.geometry.stride))
+        direction = "_transposed" if self.geometry.transposed else ""
+        channels = f"_c{self.c_in}x{self.c_out}_{self.dtype}-{self.out_dtype}" if self.c_in else ""
+        return f"{self.operation}{direction}_k{kernel}_s{stride}{channels}_i{self.key_width}"
+
+    def key_parts(self) -> dict[str, Any]:
+        """The fields that affect code."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.metadata.get("affects_code", True)
+        }

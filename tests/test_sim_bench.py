@@ -1,0 +1,138 @@
+"""spconv-bench sim: what it measures, counts and writes, on a frame small enough for the numpy engine."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conv_cases import voxels
+
+from spconv_compiler import reference
+from spconv_compiler.bench import frames, sim, sim_child, sim_layer, sim_lds
+from spconv_compiler.errors import SpconvError
+from spconv_compiler.sim import watched
+from spconv_compiler.sim.errors import Fault
+from spconv_compiler.sim.interpreter import Machine
+from spconv_compiler.sim.watched import WatchedMachine
+from spconv_compiler.tools.bench import main
+
+ARGUMENTS = ("sim", "--engine", "numpy", "--channels", "16", "--runs", "1", "--threads", "1")
+
+
+def small() -> frames.Frame:
+    coords = voxels(300, 9)
+    return frames.Frame("small", coords, (9, 9, 9), reference.kernel_map(coords))
+
+
+@pytest.fixture(autouse=True)
+def own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The bench sets variables of its processes; the frame is small."""
+    for name in ("SPCONV_CACHE", "SPCONV_CACHE_DIR", "SPCONV_NUM_THREADS"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sim, "load_frame", lambda name, data: small())
+    yield
+
+
+def test_measures_and_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ARGUMENTS, "--counters", "--out", "o.json"]) == 0
+    printed, found = capsys.readouterr().out, json.loads(Path("o.json").read_text())
+    checked, frame = found["checked"], small()
+    assert checked["check"]["ok"] and "unchecked" not in found and "handlers" not in found
+    assert checked["seconds"] > sum(one["seconds"] for one in checked["launches"]) > 0
+    assert checked["instructions"] == sum(one["instructions"] for one in checked["launches"])
+    # Coordinates, features, weight and result at the least.
+    assert checked["allocated_bytes"] > 16 * 300 + 2 * 16 * 300 + 2 * 27 * 256 + 4 * 16 * 300
+    assert checked["lds_instructions_per_second"] > 0
+    assert 0 < checked["peak_bytes"] < checked["peak_limit_bytes"]
+    kernels = [one["kernel"] for one in checked["launches"]]
+    assert [one["counters"]["kernel"] for one in found["launches"]] == kernels
+    for one, launch in zip(found["launches"], checked["launches"], strict=True):
+        assert one["counters"]["instructions"] == launch["instructions"]
+        assert one["modelled"]["label"] == "modelled, never measured on gfx950"
+        assert one["modelled"]["lower_us"] < one["modelled"]["estimate_us"] < one["modelled"]["pessimistic_us"]
+    assert all(fact["source"] for fact in found["facts"].values()) and "hbm_tb_s" in found["facts"]
+    gemm = found["launches"][-1]["counters"]
+    assert gemm["matrix"]["useful_macs"] == frame.pairs * 16 * 16 < gemm["matrix"]["executed_macs"]
+    # Sixteen floats of a pair are one segment of 64 bytes.
+    assert gemm["atomic_segments"] == pytest.approx(frame.pairs, rel=0.2)
+    assert "modelled: no time of gfx950 was measured" in printed and "result right" in printed
+    assert "results → " in printed and "\x1b" not in printed
+
+
+def test_a_wrong_result_fails(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    right = sim_child.measure
+
+    def spoiled(task: str, **arguments: Any) -> dict[str, Any]:
+        found = right(task, **arguments)
+        if task != "layer":
+            return found
+        out = np.load(found["out"])
+        out[17, 3] += 1.0
+        np.save(found["out"], out)
+        return found
+
+    monkeypatch.setattr(sim_child, "measure", spoiled)
+    assert main([*ARGUMENTS]) == 1
+    assert "result WRONG" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["sim", "--channels", "0"], 2, "accepted: a whole number, at least 1"),
+        (["sim", "--engine", "fpga"], 2, "invalid choice: 'fpga'"),
+        (["sim", "--out", "nowhere/o.json"], 1, "nowhere/o.json: cannot be written"),
+    ],
+)
+def test_errors(arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == code
+    captured = capsys.readouterr()
+    assert message in captured.err and captured.out == ""
+
+
+def test_a_fault_in_the_child_is_told_in_full(tmp_path: Path) -> None:
+    np.save(tmp_path / "empty.npy", np.zeros((0, 4), np.int32))
+    given: dict[str, Any] = {"frame": str(tmp_path / "empty.npy"), "channels": 16, "dtype": "bf16", "threads": 1}
+    with pytest.raises(SpconvError, match="measuring layer in a new process failed: .*always checks"):
+        sim_child.measure("layer", **given, checks=False, runs=1, native=False, cache_dir=str(tmp_path))
+
+
+def test_the_kernel_with_lds_tiles_needs_its_barriers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its result is known, a launch counts as many instructions as its text has, and without a barrier it is a race."""
+    monkeypatch.setattr(sim_lds, "ROUNDS", 3)
+    found = sim_lds.measure(Machine, 1, groups=2)
+    assert found["right"] and found["instructions"] == 2 * 4 * (18 + 3 * 13 + 3) and len(found["seconds"]) == 1
+    first = sim_lds._LOOP.index("s_barrier")
+    monkeypatch.setattr(sim_lds, "_LOOP", sim_lds._LOOP[:first] + "s_nop 0" + sim_lds._LOOP[first + 9 :])
+    with pytest.raises(Fault, match="race|nobody wrote"):
+        sim_lds.measure(Machine, 1, groups=2)
+
+
+def test_watching_changes_nothing() -> None:
+    """Sampled workgroups run twice; memory and its cells are put back, so that the result is the same."""
+    problem = sim_layer.Problem.make(small().coords, 16, "bf16")
+    artifact = problem.compile()
+    plain = problem.run(artifact, Machine)
+    machines: list[WatchedMachine] = []
+
+    def engine(kernels: Any, budget: int) -> WatchedMachine:
+        machines.append(WatchedMachine(Machine(kernels, budget), 1))
+        return machines[-1]
+
+    seen = problem.run(artifact, engine)
+    np.testing.assert_array_equal(seen.out, plain.out)
+    assert [one.instructions for one in seen.launches] == [one.instructions for one in plain.launches]
+    assert len(machines[0].launches) == len(plain.launches)
+
+
+def test_the_step_between_watched_workgroups(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = WatchedMachine(Machine({}), 8)
+    most = watched.MOST_WATCHED
+    assert [machine._every(groups) for groups in (1, most, 8 * most, 8 * most + 1, 17 * most)] == [8, 8, 8, 16, 24]
+    assert WatchedMachine(Machine({}), 1)._every(most) == 1 and WatchedMachine(Machine({}), 1)._every(most + 1) == 8
