@@ -136,6 +136,7 @@ def test_lanes_beyond_the_end_of_a_buffer() -> None:
     [
         ([0], 64, {}, "grid"),
         ([1, 1, 1, 1], 64, {}, "grid"),
+        ([2**20, 2**10], 64, {}, "1073741824 workgroups"),
         ([1], 512, {}, "512 lanes"),
         ([1], 0, {}, "0 lanes"),
         ([1], 64, {"lds_bytes": 200_000}, "200000 bytes of LDS"),

@@ -9,6 +9,7 @@ error.
 from __future__ import annotations
 
 import dataclasses
+import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -42,6 +43,8 @@ _FLOAT_MODE = 0xF0
 _LDS_BYTES = 160 * 1024
 _SCRATCH_BYTES = 16 * 1024
 _MAX_GRID = 2**31 - 1
+# As many as segments can tell apart (cells.py); more would also take minutes.
+_MAX_GROUPS = 2**25
 
 
 @dataclasses.dataclass
@@ -196,6 +199,8 @@ def check_launch(kernel: Kernel, grid: Sequence[int], block: int) -> None:
     descriptor = kernel.descriptor
     if not 1 <= len(grid) <= 3 or any(not 0 < size <= _MAX_GRID for size in grid):
         raise LaunchFault(f"{kernel.name}: grid {list(grid)}; accepted: one to three sizes from 1 to {_MAX_GRID}")
+    if math.prod(grid) > _MAX_GROUPS:
+        raise LaunchFault(f"{kernel.name}: {math.prod(grid)} workgroups; accepted by the simulator: {_MAX_GROUPS}")
     if not 0 < block <= kernel.max_lanes or kernel.block not in (None, (block, 1, 1)):
         raise LaunchFault(f"{kernel.name}: {block} lanes a workgroup; accepted: {kernel.block or kernel.max_lanes}")
     if descriptor.lds_bytes > _LDS_BYTES or descriptor.vgprs > 512:

@@ -1,7 +1,8 @@
 """Atomic read-modify-writes of device memory, lane after lane.
 
 With one thread an update is a load and a store; with more it is an atomic instruction of the host, or a loop around
-compare-and-exchange.
+compare-and-exchange. Sums of floats, which no host has an instruction for, are loads and stores under one lock for
+all lanes: 64 locked instructions took half of the time of a gemm.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from spconv_compiler.sim.native import layout, quads
 from spconv_compiler.sim.native.emit import POINTER, Handler, Module, Value, vector_type
 from spconv_compiler.sim.native.lanes import check_suspect, room_word
 from spconv_compiler.sim.native.layout import Code
-from spconv_compiler.sim.native.memory_block import ROOM, ROOM_MASK, SHARED
+from spconv_compiler.sim.native.memory_block import LOCK, ROOM, ROOM_MASK, SHARED
 from spconv_compiler.sim.native.quads import pointer
 from spconv_compiler.sim.native.settle import Shared, settle_quad, shared, step, tag
 from spconv_compiler.sim.rows import Row
@@ -101,6 +102,9 @@ OPERATIONS: dict[str, tuple[Combine, str | None]] = {
     "add_f64": (_add_float, None),
 }
 
+
+# Operations whose words nothing but themselves updates while they run.
+LOCKED = ("add_f32", "add_f64", "pk_add_f16", "pk_add_bf16")
 
 # Compare and swap has two values, and no place in the table.
 COMPARE = "cmpswap"
@@ -234,11 +238,15 @@ def _emit_lanes(
     type_ = "i32" if words == 1 else "i64"
     mask = room_word(f, ROOM_MASK)
     alone, many, end = f.label("alone"), f.label("many"), f.label("end")
-    if base is None:
+    locked = base is None and operation in LOCKED
+    several = base is None and not locked
+    if locked:
+        _lock(f)
+    if several:
         f.branch(f.compare("eq", f.launch(SHARED), f.constant(0, "i64")), alone, many)
     else:
         f.jump(alone)
-    for label in (alone, many) if base is None else (alone,):
+    for label in (alone, many) if several else (alone,):
         f.block(label)
         left, head, body = f.fresh("i64"), f.label("next"), f.label("lane")
         f.jump(head, mask)
@@ -259,6 +267,31 @@ def _emit_lanes(
                 f.store(upper, f.address(target, place, layout.VECTOR_BYTES))
         f.jump(head, f.binary("and", left, f.binary("sub", left, f.constant(1, "i64"))))
     f.block(end)
+    if locked:
+        _unlock(f)
+
+
+def _lock(f: Handler) -> None:
+    """Waits until no other thread adds floats, if there are others."""
+    lock, one, zero = f.launch(LOCK, POINTER), f.constant(1, "i64"), f.constant(0, "i64")
+    take, look, wait, taken = f.label("take"), f.label("look"), f.label("wait"), f.label("taken")
+    f.branch(f.compare("eq", f.launch(SHARED), zero), taken, take)
+    f.block(take)
+    before = f.op(f"llvm.atomicrmw xchg {lock}, {one} acquire : {POINTER}, i64", "i64")
+    f.branch(f.compare("eq", before, zero), taken, wait)
+    f.block(wait)
+    f.line('  llvm.call_intrinsic "llvm.x86.sse2.pause"() : () -> ()')
+    f.jump(look)
+    f.block(look)
+    held = f.op(f"llvm.load {lock} atomic monotonic {{alignment = 8 : i64}} : {POINTER} -> i64", "i64")
+    f.branch(f.compare("eq", held, zero), take, wait)
+    f.block(taken)
+
+
+def _unlock(f: Handler) -> None:
+    """Lets other threads add. One thread alone has no lock to give back, but a word for it."""
+    zero = f.constant(0, "i64")
+    f.line(f"  llvm.store {zero}, {f.launch(LOCK, POINTER)} atomic release {{alignment = 8 : i64}} : i64, {POINTER}")
 
 
 def _if_equal(wanted: Value) -> Combine:

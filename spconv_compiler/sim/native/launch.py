@@ -38,7 +38,8 @@ class Shared:
 
     Attributes:
         program: the kernel. addresses: of its handlers. grid, block: as asked for. kernarg: address of the arguments.
-        groups: numbers of the workgroups in their order. words: next place in that list, next segment, stop.
+        groups: numbers of the workgroups in their order. words: next place in that list, next segment, stop, lock of
+            float atomics.
         observer: is told of memory instructions, or None; lock: held while it is.
     """
 
@@ -57,7 +58,7 @@ class Shared:
         self.grid, self.block, self.kernarg = grid, block, kernarg
         self.groups = np.ascontiguousarray(groups, np.int64)
         # Each counter has its own cache lines.
-        self._lines = aligned(3 * 128).view(np.int64).reshape(3, 16)
+        self._lines = aligned(4 * 128).view(np.int64).reshape(4, 16)
         self.words = self._lines[:, 0]
         self.words[1] = memory.next_segment
         self.lock = threading.Lock()
@@ -112,6 +113,7 @@ class Thread:
                 layout.LDS_CELLS_BASE: self._cells.ctypes.data,
                 layout.RECORDS: len(program.instructions),
                 layout.SEGMENT_NEXT: shared.address(1),
+                memory_block.LOCK: shared.address(3),
             }
         )
         self._failed: BaseException | None = None

@@ -29,6 +29,8 @@ TRACE_END = layout.LAUNCH_MEMORY + 16  # pointer: behind the room for entries
 TRACE_DRAIN = layout.LAUNCH_MEMORY + 24  # pointer: a function of the launch block that empties the trace
 
 SAFE_LINE = layout.LAUNCH_MEMORY + 32  # int64: which of the safe words to store to are this thread's
+LOCK = layout.LAUNCH_MEMORY + 40  # pointer: an int64 that threads share, 1 while one of them adds floats
+OWN_LOCK = layout.LAUNCH_MEMORY + 48  # int64: what LOCK points at where no thread shares one
 
 # An entry of the trace: int32 index of the instruction and number of the wave, int64 workgroup, int64 mask of the
 # lanes, int64 bytes of a lane, then the addresses.
@@ -71,6 +73,7 @@ def fill(block: npt.NDArray[np.uint8], memory: Memory, threads: int) -> None:
         layout.CELL_DISTANCE: memory.distance,
         SHARED: int(threads > 1),
         SAFE_LINE: next(_lines) % SAFE_STORES,
+        LOCK: block.ctypes.data + OWN_LOCK,
     }
     for offset, value in words.items():
         block[offset : offset + 8].view(np.int64)[0] = value

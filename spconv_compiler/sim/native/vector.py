@@ -26,10 +26,14 @@ def encoded(row: Row) -> tuple[str, ...]:
 
 
 def shapes(row: Row) -> Sequence[str]:
-    """Mixes of vector and scalar sources. Of several scalars alone compilers make scalar instructions."""
+    """Mixes of vector and scalar sources that compilers choose.
+
+    Of several scalars alone they make scalar instructions; a comparison they turn until the second source is a
+    vector, as the short encoding wants it.
+    """
     choices = [_LETTERS.get(type_, "VS") for type_ in encoded(row)]
     mixes = ["".join(mix) for mix in itertools.product(*choices)]
-    return [mix for mix in mixes if "V" in mix or len(mix) < 2]
+    return [mix for mix in mixes if ("V" in mix or len(mix) < 2) and ("VOPC" not in row.formats or mix[-1] == "V")]
 
 
 def shape(instruction: Instruction) -> str:
