@@ -9,35 +9,71 @@ if __name__ != "spconv_compiler.dialect":
     raise ImportError(f"import this package as spconv_compiler.dialect, not as {__name__}")
 
 from spconv_compiler.dialect.conv import SubmConv3dOp
+from spconv_compiler.dialect.copy import TileCopyGroupOp, TileCopyOp, TileCopyWaitOp
 from spconv_compiler.dialect.cross import CrossCompactOp, CrossMapOp, PoolOp
 from spconv_compiler.dialect.loader import register
+from spconv_compiler.dialect.network import (
+    AffineOp,
+    ConcatOp,
+    NormScaleOp,
+    NormShiftOp,
+    ParameterOp,
+    PointwiseOp,
+    ScaleBiasOp,
+    ScaleWeightOp,
+)
 from spconv_compiler.dialect.plan import AllocOp, ArgumentOp, LaunchOp, SymbolOp
 from spconv_compiler.dialect.sparse import OutputCoordsOp, SparseConv3dOp, SparsePool3dOp
 from spconv_compiler.dialect.stages import ApplyEpilogueOp, CompactOp, FillOp, GemmOp, MapOp, PackWeightOp
-from spconv_compiler.dialect.tile import TileAtomicOp, TileBoundOp, TileLoadOp, TileMmaOp, TileStoreOp
+from spconv_compiler.dialect.tile import (
+    TileAddressOp,
+    TileAtomicOp,
+    TileBoundOp,
+    TileFetchAddOp,
+    TileLoadDeviceOp,
+    TileLoadOp,
+    TileMmaOp,
+    TileStoreDeviceOp,
+    TileStoreOp,
+)
 
 __all__ = [
+    "AffineOp",
     "AllocOp",
     "ApplyEpilogueOp",
     "ArgumentOp",
     "CompactOp",
+    "ConcatOp",
     "CrossCompactOp",
     "CrossMapOp",
     "FillOp",
     "GemmOp",
     "LaunchOp",
     "MapOp",
+    "NormScaleOp",
+    "NormShiftOp",
     "OutputCoordsOp",
     "PackWeightOp",
+    "ParameterOp",
+    "PointwiseOp",
     "PoolOp",
+    "ScaleBiasOp",
+    "ScaleWeightOp",
     "SparseConv3dOp",
     "SparsePool3dOp",
     "SubmConv3dOp",
     "SymbolOp",
+    "TileAddressOp",
     "TileAtomicOp",
     "TileBoundOp",
+    "TileCopyGroupOp",
+    "TileCopyOp",
+    "TileCopyWaitOp",
+    "TileFetchAddOp",
+    "TileLoadDeviceOp",
     "TileLoadOp",
     "TileMmaOp",
+    "TileStoreDeviceOp",
     "TileStoreOp",
     "register",
 ]

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from spconv_compiler.bindings import ir, register_operation
 from spconv_compiler.dialect import rules
 from spconv_compiler.dialect.op import SpconvDialect, SpconvOp, axis_rules, single_result
-from spconv_compiler.dialect.types import activation_of, epilogue_attr
+from spconv_compiler.dialect.types import epilogue_attr, epilogue_of
+from spconv_compiler.epilogue import Epilogue
 
 
 @register_operation(SpconvDialect)
@@ -20,7 +21,7 @@ class SubmConv3dOp(SpconvOp):
         weight: tensor<C_out x kz x ky x kx x C_in x T>, kz, ky, kx odd.
         bias: optional tensor<C_outxf32>.
         dilation: array<i64: z, y, x>.
-        epilogue: `#spconv.epilogue<activation>`.
+        epilogue: `#spconv.epilogue<activation>`; a residual is added by a spconv.pointwise behind an f32 result.
 
     Return:
         tensor<?xC_outxT'>; the sum is taken in f32 and rounded once to T'.
@@ -54,8 +55,8 @@ class SubmConv3dOp(SpconvOp):
         return self.int_array("dilation")
 
     @property
-    def activation(self) -> str:
-        return activation_of(self.attribute("epilogue"))
+    def epilogue(self) -> Epilogue:
+        return epilogue_of(self.attribute("epilogue"))
 
     def verify(self) -> Iterable[str]:
         yield from rules.coords_rules(self.coords)
@@ -72,9 +73,9 @@ def subm_conv3d(
     *,
     bias: ir.Value | None = None,
     dilation: tuple[int, int, int] = (1, 1, 1),
-    activation: str = "none",
+    epilogue: Epilogue | str = "none",
 ) -> ir.Value:
     """Builds a `spconv.subm_conv3d`."""
     operands = [coords, features, weight] + ([] if bias is None else [bias])
-    attributes = {"dilation": ir.DenseI64ArrayAttr.get(list(dilation)), "epilogue": epilogue_attr(activation)}
+    attributes = {"dilation": ir.DenseI64ArrayAttr.get(list(dilation)), "epilogue": epilogue_attr(epilogue)}
     return single_result(SubmConv3dOp.create([result_type], operands, attributes))

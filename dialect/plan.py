@@ -15,14 +15,17 @@ SIZE_SYMBOLS = ("rows", "cells", "threads", "coarse_rows")
 _OF_ONE_SET = SIZE_SYMBOLS[:3]
 # Numbers that kernels take as arguments: the sizes above and the box that packs a coordinate into a key:
 # key = ((b·extent_z + z − min_z)·extent_y + y − min_y)·extent_x + x − min_x, halo included in min and extent.
+# Between two sets kernels of a GPU take the box of the coarse set instead, without halo, and `cells` are its cells.
 # `out_` symbols are the box of the coordinates that spconv.output_coords makes, without halo.
-# `capacity` is the present size of the growable buffer among a launch's arguments.
+# `capacity` is the present size of the growable buffer among a launch's arguments. `order` and `coarse_order` are 0, or
+# the address of the rows of a set in the order of their keys.
 BOX = ("min_z", "min_y", "min_x", "extent_z", "extent_y", "extent_x")
 OUT_BOX = tuple(f"out_{name}" for name in BOX)
-SYMBOLS = (*SIZE_SYMBOLS, *BOX, "batches", *OUT_BOX, "capacity")
-# What a launch's result depends on: the driver reuses it while that does not change. "coords" makes the coordinates of
-# outputs, "map" relates two sets, "pairs" are what a gemm or a pool runs over.
-GROUPS = ("coords", "map", "pairs", "weights", "output")
+SYMBOLS = (*SIZE_SYMBOLS, *BOX, "batches", *OUT_BOX, "capacity", "order", "coarse_order")
+# What a launch's result depends on: the driver reuses it while that does not change. "fine" and "coarse" sort a set,
+# "coords" finds the outputs, "decode" makes their coordinates, "map" relates two sets, "pairs" are what a gemm or a
+# pool runs over.
+GROUPS = ("fine", "coarse", "coords", "decode", "map", "pairs", "weights", "output")
 
 
 def _size_rules(what: str, attribute: ir.Attribute, *, least: bool = False) -> Iterable[str]:

@@ -6,11 +6,17 @@ from collections.abc import Iterable
 
 from spconv_compiler.bindings import ir
 from spconv_compiler.dialect.op import SpconvOp
-from spconv_compiler.dialect.types import ACTIVATIONS, KEY_WIDTHS, activation_of, int_parameter
+from spconv_compiler.dialect.types import KEY_WIDTHS, epilogue_of, int_parameter
+from spconv_compiler.epilogue import ACTIVATIONS
+from spconv_compiler.errors import InputError
 
 # Tiles, chunks and unroll factors beyond this are mistakes, and would be unrolled into endless code.
 MAX_PARAMETER = 2**16
 FEATURE_TYPES = ("bf16", "f16", "f32")
+_ACTIVATIONS = ", ".join(
+    f'{{activation = "{name}", negative_slope = 0.01 : f32}}' if name == "leaky_relu" else f'"{name}"'
+    for name in ACTIVATIONS
+)
 
 
 def row_tensor_rules(what: str, value: ir.Value) -> Iterable[str]:
@@ -79,9 +85,21 @@ def coords_rules(value: ir.Value) -> Iterable[str]:
 
 
 def epilogue_rules(op: SpconvOp) -> Iterable[str]:
-    """The activation is one that the dialect knows."""
-    if activation_of(op.attribute("epilogue")) not in ACTIVATIONS:
-        yield f"epilogue is {op.attribute('epilogue')}; accepted activations: {ACTIVATIONS}"
+    """The activation is one that the dialect knows, with the parameter that it takes."""
+    try:
+        epilogue_of(op.attribute("epilogue"))
+    except InputError:
+        yield f"epilogue is {op.attribute('epilogue')}; accepted activations: {_ACTIVATIONS}"
+
+
+def residual_rules(residual: ir.Value | None, result: ir.Value) -> Iterable[str]:
+    """A residual has the rows and channels of the result."""
+    if residual is None:
+        return
+    shapes = list(row_tensor_rules("residual", residual))
+    yield from shapes
+    if not shapes and channels(residual) != channels(result):
+        yield f"the residual is {residual.type} but the result is {result.type}"
 
 
 def schedule_rules(op: SpconvOp) -> Iterable[str]:

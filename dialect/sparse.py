@@ -8,7 +8,8 @@ from spconv_compiler.bindings import ir, register_operation
 from spconv_compiler.dialect import rules
 from spconv_compiler.dialect.geometry import GeometryOp, geometry_attributes, sets_rules
 from spconv_compiler.dialect.op import SpconvDialect, single_result
-from spconv_compiler.dialect.types import POOL_MODES, activation_of, epilogue_attr, int_parameter
+from spconv_compiler.dialect.types import POOL_MODES, epilogue_attr, epilogue_of, int_parameter
+from spconv_compiler.epilogue import Epilogue
 
 
 @register_operation(SpconvDialect)
@@ -101,8 +102,8 @@ class SparseConv3dOp(GeometryOp):
         return list(ir.RankedTensorType(self.weight.type).shape[1:4])
 
     @property
-    def activation(self) -> str:
-        return activation_of(self.attribute("epilogue"))
+    def epilogue(self) -> Epilogue:
+        return epilogue_of(self.attribute("epilogue"))
 
     def verify(self) -> Iterable[str]:
         yield from super().verify()
@@ -125,12 +126,12 @@ def sparse_conv3d(
     dilation: Iterable[int],
     transposed: bool,
     bias: ir.Value | None = None,
-    activation: str = "none",
+    epilogue: Epilogue | str = "none",
 ) -> ir.Value:
     """Builds a `spconv.sparse_conv3d`."""
     operands = [coords, out_coords, features, weight] + ([] if bias is None else [bias])
     attributes = geometry_attributes(stride, padding, dilation)
-    attributes |= {"transposed": ir.BoolAttr.get(transposed), "epilogue": epilogue_attr(activation)}
+    attributes |= {"transposed": ir.BoolAttr.get(transposed), "epilogue": epilogue_attr(epilogue)}
     return single_result(SparseConv3dOp.create([result_type], operands, attributes))
 
 

@@ -35,16 +35,18 @@ irdl.dialect @spconv {
     %weight = irdl.base "!spconv.packed"
     %init = irdl.base "!builtin.tensor"
     %result = irdl.base "!builtin.tensor"
+    %residual = irdl.base "!builtin.tensor"
     %epilogue = irdl.base "#spconv.epilogue"
-    irdl.operands(pairs: %pairs, features: %features, weight: %weight, init: %init)
+    irdl.operands(pairs: %pairs, features: %features, weight: %weight, init: %init, residual: optional %residual)
     irdl.results(result: %result)
     irdl.attributes {"epilogue" = %epilogue}
   }
   irdl.operation @apply_epilogue {
     %input = irdl.base "!builtin.tensor"
     %result = irdl.base "!builtin.tensor"
+    %residual = irdl.base "!builtin.tensor"
     %epilogue = irdl.base "#spconv.epilogue"
-    irdl.operands(input: %input)
+    irdl.operands(input: %input, residual: optional %residual)
     irdl.results(result: %result)
     irdl.attributes {"epilogue" = %epilogue}
   }

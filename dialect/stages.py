@@ -9,14 +9,15 @@ from spconv_compiler.bindings import ir, register_operation
 from spconv_compiler.dialect import rules
 from spconv_compiler.dialect.op import SpconvDialect, SpconvOp, axis_rules, single_result
 from spconv_compiler.dialect.types import (
-    activation_of,
     element_type,
+    epilogue_of,
     int_parameter,
     map_type,
     packed_type,
     pairs_type,
     schedule_of,
 )
+from spconv_compiler.epilogue import Epilogue
 
 
 class StageOp(SpconvOp):
@@ -214,8 +215,9 @@ class GemmOp(StageOp):
         features: tensor<?xC_inxT>.
         weight: `!spconv.packed<T>`.
         init: tensor<?xC_outxf32>, the value every row starts from.
+        residual: optional tensor<?xC_outxR>, added in f32 to the complete row, before the activation.
         epilogue: `#spconv.epilogue<activation>`, applied once the row is complete; only a schedule that owns
-            its output rows can apply one other than "none" (fuse-epilogue).
+            its output rows can apply one other than "none", or add a residual (fuse-epilogue).
 
     Return:
         tensor<?xC_outxT'>; T' is f32 unless an epilogue was fused.
@@ -240,6 +242,10 @@ class GemmOp(StageOp):
         return self.operation.operands[3]
 
     @property
+    def residual(self) -> ir.Value | None:
+        return self.operation.operands[4] if len(self.operation.operands) == 5 else None
+
+    @property
     def taps(self) -> int:
         return int_parameter(self.pairs.type)
 
@@ -252,8 +258,12 @@ class GemmOp(StageOp):
         return rules.channels(self.init)
 
     @property
+    def epilogue(self) -> Epilogue:
+        return epilogue_of(self.attribute("epilogue"))
+
+    @property
     def activation(self) -> str:
-        return activation_of(self.attribute("epilogue"))
+        return self.epilogue.activation
 
     def verify(self) -> Iterable[str]:
         yield from super().verify()
@@ -273,6 +283,7 @@ class GemmOp(StageOp):
             yield f"init is {self.init.type} but the result is {result.type}"
         if element_type(self.weight.type) != rules.element(self.features):
             yield f"features are {rules.element(self.features)} but the weight is {self.weight.type}"
+        yield from rules.residual_rules(self.residual, result)
 
 
 @register_operation(SpconvDialect)
@@ -280,11 +291,12 @@ class ApplyEpilogueOp(StageOp):
     """The epilogue as a step of its own, where the gemm's schedule does not own its output rows.
 
     Args:
-        input: tensor<?xC_outxf32>.
+        input: tensor<?xC_outxT>, as a rule the f32 sum of a gemm.
+        residual: optional tensor<?xC_outxR>.
         epilogue: `#spconv.epilogue<activation>`.
 
     Return:
-        tensor<?xC_outxT'>: activation applied in f32, then rounded to T'.
+        tensor<?xC_outxT'>: residual added and activation applied in f32, then rounded once to T'.
     """
 
     OPERATION_NAME = "spconv.apply_epilogue"
@@ -294,8 +306,12 @@ class ApplyEpilogueOp(StageOp):
         return self.operation.operands[0]
 
     @property
-    def activation(self) -> str:
-        return activation_of(self.attribute("epilogue"))
+    def residual(self) -> ir.Value | None:
+        return self.operation.operands[1] if len(self.operation.operands) == 2 else None
+
+    @property
+    def epilogue(self) -> Epilogue:
+        return epilogue_of(self.attribute("epilogue"))
 
     def verify(self) -> Iterable[str]:
         yield from super().verify()
@@ -303,5 +319,8 @@ class ApplyEpilogueOp(StageOp):
         result = self.operation.results[0]
         shapes = [*rules.row_tensor_rules("input", self.input), *rules.row_tensor_rules("result", result)]
         yield from shapes
-        if not shapes and rules.channels(self.input) != rules.channels(result):
+        if shapes:
+            return
+        if rules.channels(self.input) != rules.channels(result):
             yield f"input is {self.input.type} but the result is {result.type}"
+        yield from rules.residual_rules(self.residual, result)

@@ -8,6 +8,13 @@ irdl.dialect @spconv {
     irdl.operands(buffer: %buffer, elements: %i64)
     irdl.results(result: %result)
   }
+  irdl.operation @tile_address {
+    %buffer = irdl.base "!spconv.buffer"
+    %i64 = irdl.is i64
+    %address = irdl.any
+    irdl.operands(buffer: %buffer, index: %i64)
+    irdl.results(address: %address)
+  }
   irdl.operation @tile_load {
     %buffer = irdl.base "!spconv.buffer"
     %i32 = irdl.is i32
@@ -36,6 +43,34 @@ irdl.dialect @spconv {
     irdl.operands(value: %value, buffer: %buffer, index: %index)
     irdl.results()
     irdl.attributes {"kind" = %kind}
+  }
+  irdl.operation @tile_fetch_add {
+    %i32 = irdl.is i32
+    %i64 = irdl.is i64
+    %value = irdl.is i32
+    %buffer = irdl.base "!spconv.buffer"
+    %index = irdl.any_of(%i32, %i64)
+    %old = irdl.is i32
+    irdl.operands(value: %value, buffer: %buffer, index: %index)
+    irdl.results(old: %old)
+  }
+  irdl.operation @tile_load_device {
+    %buffer = irdl.base "!spconv.buffer"
+    %i32 = irdl.is i32
+    %i64 = irdl.is i64
+    %index = irdl.any_of(%i32, %i64)
+    %value = irdl.any
+    irdl.operands(buffer: %buffer, index: %index)
+    irdl.results(value: %value)
+  }
+  irdl.operation @tile_store_device {
+    %value = irdl.any
+    %buffer = irdl.base "!spconv.buffer"
+    %i32 = irdl.is i32
+    %i64 = irdl.is i64
+    %index = irdl.any_of(%i32, %i64)
+    irdl.operands(value: %value, buffer: %buffer, index: %index)
+    irdl.results()
   }
   irdl.operation @tile_mma {
     %a = irdl.base "!builtin.vector"

@@ -38,9 +38,12 @@ irdl.dialect @spconv {
     %parameters = irdl.base "#builtin.dictionary"
     irdl.parameters(name: %name, parameters: %parameters)
   }
-  // What happens to a finished output row after the bias: "none" or "relu".
+  // What happens to a finished output row after bias and residual: an activation by name, such as "relu", or with a
+  // parameter: {activation = "leaky_relu", negative_slope = 0.1 : f32}.
   irdl.attribute @epilogue {
-    %activation = irdl.base "#builtin.string"
+    %name = irdl.base "#builtin.string"
+    %with_parameter = irdl.base "#builtin.dictionary"
+    %activation = irdl.any_of(%name, %with_parameter)
     irdl.parameters(activation: %activation)
   }
 }

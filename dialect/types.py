@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from spconv_compiler.bindings import ir
+from spconv_compiler.epilogue import Epilogue
+from spconv_compiler.errors import InputError
 
-ACTIVATIONS = ("none", "relu")
 POOL_MODES = ("max", "avg")
 KEY_WIDTHS = (32, 64)
+# The one activation with a parameter.
+_WITH_SLOPE = "leaky_relu"
 
 
 def _i64(value: int) -> ir.Attribute:
@@ -79,14 +82,35 @@ def schedule_of(attribute: ir.Attribute) -> tuple[str, dict[str, int]]:
     }
 
 
-def epilogue_attr(activation: str) -> ir.Attribute:
-    """`#spconv.epilogue<activation>`."""
-    return ir.DynamicAttr.get("spconv.epilogue", [ir.StringAttr.get(activation)])
+def epilogue_attr(epilogue: Epilogue | str) -> ir.Attribute:
+    """`#spconv.epilogue<…>` of an epilogue, or of an activation without a parameter."""
+    given = Epilogue(epilogue) if isinstance(epilogue, str) else epilogue
+    name = ir.StringAttr.get(given.activation)
+    if given.activation != _WITH_SLOPE:
+        return ir.DynamicAttr.get("spconv.epilogue", [name])
+    slope = ir.FloatAttr.get(ir.F32Type.get(), given.negative_slope)
+    return ir.DynamicAttr.get("spconv.epilogue", [ir.DictAttr.get({"activation": name, "negative_slope": slope})])
 
 
-def activation_of(attribute: ir.Attribute) -> str:
-    """The activation of a `#spconv.epilogue`."""
-    return str(ir.StringAttr(ir.DynamicAttr(attribute).params[0]).value)
+def epilogue_of(attribute: ir.Attribute) -> Epilogue:
+    """What a `#spconv.epilogue` says.
+
+    Raises:
+        InputError: it says nothing that is known.
+    """
+    parameter = ir.DynamicAttr(attribute).params[0].maybe_downcast()
+    if isinstance(parameter, ir.StringAttr):
+        name = str(parameter.value)
+        if name != _WITH_SLOPE:
+            return Epilogue(name)
+        raise InputError(f"{name} has no negative_slope")
+    values = {item.name: item.attr for item in ir.DictAttr(parameter)}
+    kinds = {name: type(value) for name, value in values.items()}
+    if kinds != {"activation": ir.StringAttr, "negative_slope": ir.FloatAttr}:
+        raise InputError("these are not an activation and its negative_slope")
+    if values["activation"].value != _WITH_SLOPE or str(values["negative_slope"].type) != "f32":
+        raise InputError(f"a negative_slope is an f32 of {_WITH_SLOPE}")
+    return Epilogue(_WITH_SLOPE, float(values["negative_slope"].value))
 
 
 def element_named(name: str) -> ir.Type:

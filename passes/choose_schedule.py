@@ -36,6 +36,7 @@ from spconv_compiler.dialect.types import element_type, schedule_attr
 from spconv_compiler.errors import ScheduleError
 from spconv_compiler.passes.base import Pass, defining_op, location_text, ops_named
 from spconv_compiler.schedules import Choice, Chosen, Problem, choose, choose_outputs, choose_pool
+from spconv_compiler.schedules.mappers import with_mapper
 from spconv_compiler.targets import Target, get_target
 
 
@@ -89,6 +90,7 @@ class ChooseSchedule(Pass):
 
     target: str = "cpu"
     schedule: str = "auto"
+    mapper: str = "auto"
     name: ClassVar[str] = "choose-schedule"
     needs: ClassVar[str] = "stages"
     gives: ClassVar[str] = "stages"
@@ -125,7 +127,8 @@ class ChooseSchedule(Pass):
         dtype = str(element_type(gemm.weight.type))
         between_sets = isinstance(defining_op(gemm.pairs), CrossCompactOp)
         with self._located(gemm):
-            return choose(Problem(gemm.taps, gemm.c_in, gemm.c_out, dtype, between_sets), target, self.schedule)[1]
+            problem = Problem(gemm.taps, gemm.c_in, gemm.c_out, dtype, between_sets)
+            return with_mapper(choose(problem, target, self.schedule)[1], self.mapper)
 
     @contextlib.contextmanager
     def _located(self, op: ir.OpView) -> Iterator[None]:

@@ -1,16 +1,15 @@
-"""Lowers spconv.compact to three kernels: count and scan, scan of the totals, write.
+"""Lowers spconv.compact to one kernel that ranks and writes the pairs.
 
 Before:
     %pairs = "spconv.compact"(%map) {schedule = #spconv.schedule<"tap_tile_row", {tile_m = 16}>}
 After:
-    %in = "spconv.alloc"() {name = "in_rows", …}   (and out_rows, tile_tap, tap_tile, and scratch)
-    "spconv.launch"(%table, %prefix, %chunk, rows) {kernel = @kernels::@count_tiles…}
-    "spconv.launch"(%chunk, %tap_count, %tap_tile, rows) {kernel = @kernels::@scan_totals…}
-    "spconv.launch"(%table, …, %in, %out, %tile_tap, rows) {kernel = @kernels::@write_pairs…}
+    %in = "spconv.alloc"() {name = "in_rows", …}   (and out_rows, tile_tap, tap_tile)
+    "spconv.launch"(%table, %tap_count, %state, …, rows) {kernel = @kernels::@compact_pairs…}
 
-The pairs are carried as the buffers in_rows, out_rows, tile_tap, tap_tile (passes/gpu/tap_tile_row.py). Needs level
-stages with schedules and the map lowered, gives level gpu for this op. Fails on an op without a schedule, with
-one that is not for a GPU, or with tiles that one workgroup cannot pad.
+The pairs are carried as the buffers in_rows, out_rows, tile_tap, tap_tile (passes/gpu/tap_tile_row.py). The map has
+counted the pairs of each tap and cleared the state of the look-back, once: a second compaction of one map clears a
+state of its own. Needs level stages with schedules and the map lowered, gives level gpu for this op. Fails on an op
+without a schedule, with one that is not for a GPU, or with tiles that one workgroup cannot pad.
 """
 
 from __future__ import annotations
@@ -24,15 +23,16 @@ from spconv_compiler.dialect.plan import alloc, launch, symbol
 from spconv_compiler.dialect.types import buffer_type
 from spconv_compiler.passes.base import Pass, replace_each
 from spconv_compiler.passes.gpu import tap_tile_row
-from spconv_compiler.passes.gpu.dense_grid import TILE_ROWS
-from spconv_compiler.passes.gpu.lanes import shared
 from spconv_compiler.passes.gpu.limits import require
+from spconv_compiler.passes.gpu.row_masks import BLOCK_ROWS
 from spconv_compiler.passes.gpu.scheduled import gpu_target, parameters
+from spconv_compiler.passes.gpu.sorted_tiles import rewrite_sorted
 from spconv_compiler.passes.kernel_builder import i32
 from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, gpu_kernel
 from spconv_compiler.targets import GpuTarget
 
-_TILES = f"rows ceildiv {TILE_ROWS}"
+# Noted on the cast of a map whose state a compaction has used up.
+_USED = "state_used"
 
 
 def gemm_tiles(taps: int, tile_m: int) -> str:
@@ -41,47 +41,41 @@ def gemm_tiles(taps: int, tile_m: int) -> str:
 
 
 def rewrite_compact(op: CompactOp, module: ir.Module, target: GpuTarget, tile_m: int) -> list[ir.Value]:
-    (table,) = buffers_of(op.map)
-    taps, wave, words = op.taps, target.wave, buffer_type(i32())
-    chunk_lanes, scan_lanes = tap_tile_row.CHUNK, target.max_workgroup
-    chunks = f"({_TILES}) ceildiv {chunk_lanes}"
+    table, tap_count, _ = buffers_of(op.map)
+    taps, words = op.taps, buffer_type(i32())
     pairs_size = f"({gemm_tiles(taps, tile_m)}) * {tile_m}"
     require(op, "bytes of a column of the pair list", f"({pairs_size}) * 4", target.buffer_limit_bytes)
-
-    prefix, chunk = alloc("prefix", i32(), f"({_TILES}) * {taps}"), alloc("chunk", i32(), f"({chunks}) * {taps}")
-    tap_count, tap_tile = alloc("tap_count", i32(), str(taps)), alloc("tap_tile", i32(), str(taps + 1))
+    tap_tile = alloc("tap_tile", i32(), str(taps + 1))
     in_rows, out_rows = alloc("in_rows", i32(), pairs_size), alloc("out_rows", i32(), pairs_size)
     tile_tap, rows = alloc("tile_tap", i32(), gemm_tiles(taps, tile_m)), symbol("rows", i32())
-
-    count = gpu_kernel(
+    kernel = gpu_kernel(
         module,
-        f"count_tiles_t{taps}",
-        [words, words, words, i32()],
-        chunk_lanes,
-        tap_tile_row.count_tiles(taps, wave),
-        workgroup=[shared(chunk_lanes // wave)],
+        f"compact_pairs_t{taps}_m{tile_m}",
+        [words] * 7 + [i32()],
+        tap_tile_row.LANES,
+        tap_tile_row.compact(taps, tile_m, target.wave, target.chiplets),
+        workgroup=tap_tile_row.compact_memory(target.wave),
     )
-    scan = gpu_kernel(
-        module,
-        f"scan_totals_t{taps}_m{tile_m}",
-        [words, words, words, i32()],
-        scan_lanes,
-        tap_tile_row.scan_totals(taps, tile_m, wave, scan_lanes // wave),
-        workgroup=[shared(taps)],
-    )
-    write = gpu_kernel(
-        module,
-        f"write_pairs_t{taps}_m{tile_m}",
-        [words] * 8 + [i32()],
-        chunk_lanes,
-        tap_tile_row.write_pairs(taps, tile_m, wave),
-    )
-    by_chunk, by_tap = [chunks, str(taps)], [f"({_TILES}) ceildiv {chunk_lanes // TILE_ROWS}", str(taps)]
-    launch(count, [table, prefix, chunk, rows], group="pairs", grid=by_chunk, block=chunk_lanes)
-    launch(scan, [chunk, tap_count, tap_tile, rows], group="pairs", grid=["1"], block=scan_lanes)
-    scratch = [table, prefix, chunk, tap_count, tap_tile]
-    launch(write, [*scratch, in_rows, out_rows, tile_tap, rows], group="pairs", grid=by_tap, block=chunk_lanes)
+    buffers = [table, tap_count, _state(op, module, target), tap_tile, in_rows, out_rows, tile_tap]
+    grid = [f"({tap_tile_row.chunks(target.chiplets)}) * {taps}"]
+    launch(kernel, [*buffers, rows], group="pairs", grid=grid, block=tap_tile_row.LANES)
     return [cast_to_stage([in_rows, out_rows, tile_tap, tap_tile], op.operation.results[0].type)]
+
+
+def _state(op: CompactOp, module: ir.Module, target: GpuTarget) -> ir.Value:
+    """Cleared state: the map's, or if that is used up, one of this compaction's own."""
+    noted = op.map.owner.operation.attributes
+    if _USED not in noted:
+        noted[_USED] = ir.UnitAttr.get()
+        return buffers_of(op.map)[2]
+    lanes, words = tap_tile_row.LANES, tap_tile_row.state_words(op.taps, target.chiplets)
+    state = alloc("pair_state", i32(), words)
+    types = [buffer_type(i32()), i32()]
+    body = tap_tile_row.clear_state(op.taps, lanes, target.chiplets)
+    kernel = gpu_kernel(module, f"clear_pairs_t{op.taps}", types, lanes, body)
+    grid = [f"({words}) ceildiv {4 * lanes}"]
+    launch(kernel, [state, symbol("rows", i32())], group="pairs", grid=grid, block=lanes)
+    return state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,9 +91,14 @@ class ConvertCompactToGpu(Pass):
         target = gpu_target(self, module, self.target)
 
         def rewrite(op: CompactOp) -> list[ir.Value]:
+            if op.schedule is not None and op.schedule[0] == "sorted_tiles":
+                values = parameters(self, op, "sorted_tiles", "block_rows", "items")
+                if values["block_rows"] != BLOCK_ROWS:
+                    self.fail(op, f"blocks of {values['block_rows']} rows", f"accepted here: {BLOCK_ROWS}")
+                return rewrite_sorted(op, module, target, values["items"])
             tile_m = parameters(self, op, "tap_tile_row", "tile_m")["tile_m"]
-            if tile_m > tap_tile_row.CHUNK:
-                self.fail(op, f"gemm tiles of {tile_m} pairs", f"padding reaches {tap_tile_row.CHUNK} pairs at most")
+            if tile_m > tap_tile_row.LANES:
+                self.fail(op, f"gemm tiles of {tile_m} pairs", f"padding reaches {tap_tile_row.LANES} pairs at most")
             return rewrite_compact(op, module, target, tile_m)
 
         replace_each(module, CompactOp.OPERATION_NAME, rewrite)

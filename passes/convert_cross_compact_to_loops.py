@@ -27,10 +27,10 @@ from spconv_compiler.passes.base import Pass, replace_each
 from spconv_compiler.passes.cpu.cross_pairs import CrossPairs
 from spconv_compiler.passes.cpu.cross_table import CrossGeometry
 from spconv_compiler.passes.cpu.functions import Functions, pointer
-from spconv_compiler.passes.cpu.output_keys import Reach
 from spconv_compiler.passes.cpu.scheduled import functions_for, parameters
 from spconv_compiler.passes.kernel_builder import i32, i64
 from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage
+from spconv_compiler.passes.reach import Reach
 
 # The list starts with room for all pairs that a fine voxel can have, or for this many.
 _PAIRS_PER_ROW = 18

@@ -7,11 +7,11 @@ After:
     %keys, %origin, %status = …                                 of the fine set, as convert-map-to-loops makes them
     %coarse_keys, %coarse_origin, %coarse_status = …
     %table = "spconv.alloc"() {name = "cross_table", size = coarse_rows * 9 + 16}
-    "spconv.launch"(%fine, %keys, …, rows, box)                 {kernel = @kernels::@sort_keys_k32}
-    "spconv.launch"(%coarse, %coarse_keys, …, coarse_rows, box) {kernel = @kernels::@sort_keys_k32_s2x2x2_p1x1x1}
-    "spconv.launch"(%coarse_keys, %keys, %table, …)             {kernel = @kernels::@cross_table_k32_3x3x3_d1x1x1}
+    "spconv.launch"(%fine, %keys, …)                {kernel = @kernels::@sort_keys_k32, group = "fine"}
+    "spconv.launch"(%coarse, %coarse_keys, …)       {kernel = @kernels::@sort_keys_k32_s2x2x2_p1x1x1, group = "coarse"}
+    "spconv.launch"(%coarse_keys, %keys, %table, …) {kernel = @kernels::@cross_table_k32_3x3x3_d1x1x1, group = "map"}
 
-All in group "map". The map is (keys, origin, status, coarse_keys, coarse_origin, coarse_status, table); the cast that
+The map is (keys, origin, status, coarse_keys, coarse_origin, coarse_status, table); the cast that
 stands for it keeps the op's geometry. Needs level stages with schedules, gives level loops for this op. Fails on an
 op without a schedule or with one that is not for processors, and on a second op in a function: the box of keys is
 one.
@@ -20,7 +20,6 @@ one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import ClassVar
 
 from spconv_compiler.bindings import ir
@@ -32,35 +31,33 @@ from spconv_compiler.passes.cpu.cross_table import CrossGeometry, CrossTable
 from spconv_compiler.passes.cpu.functions import Functions, pointer
 from spconv_compiler.passes.cpu.half_table import TABLE_PADDING
 from spconv_compiler.passes.cpu.scheduled import functions_for, only_one, parameters
-from spconv_compiler.passes.cpu.sorted_keys import KEY_PADDING, STATUS_WORDS, SortedKeys, key_type
+from spconv_compiler.passes.cpu.sorted_keys import KEY_PADDING, STATUS_WORDS, Packing, SortedKeys
 from spconv_compiler.passes.gpu.limits import require
 from spconv_compiler.passes.kernel_builder import i32, i64
 from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage
 
 
 def sort_set(
-    coords: ir.Value, functions: Functions, key_width: int, prefix: str, stride: Sequence[int], padding: Sequence[int]
-) -> list[ir.Value]:
+    coords: ir.Value, functions: Functions, packing: Packing, prefix: str, group: str
+) -> tuple[ir.Value, ir.Value, ir.Value]:
     """Launches the sort of one set and gives (keys, origin, status), whose names begin with `prefix`."""
-    key, rows = key_type(key_width), f"{prefix}rows"
-    keys, keys_spare = (alloc(prefix + name, key, f"{rows} + {KEY_PADDING}") for name in ("keys", "keys_spare"))
+    rows = f"{prefix}rows"
+    keys, keys_spare = (alloc(prefix + name, packing.key, f"{rows} + {KEY_PADDING}") for name in ("keys", "keys_spare"))
     origin, origin_spare = (alloc(prefix + name, i32(), rows) for name in ("origin", "origin_spare"))
     status = alloc(f"{prefix}status", i64(), str(STATUS_WORDS))
     buffers = [coords, keys, origin, keys_spare, origin_spare, status]
-    numbers = [symbol(name, i64()) for name in (rows, *BOX, "batches")]
-    body, name = SortedKeys(key_width, stride, padding), f"sort_keys_k{key_width}"
-    if (body.stride, body.padding) != ((1, 1, 1), (0, 0, 0)):
-        steps, pads = ("x".join(map(str, values)) for values in (stride, padding))
-        name += f"_s{steps}_p{pads}"
+    numbers = [symbol(name, i64()) for name in (rows, f"{prefix}order", "threads", *BOX, "batches")]
+    name = f"sort_keys_{packing.name}"
+    body = SortedKeys(functions, name, packing)
     kernel = functions.kernel(name, [pointer()] * len(buffers) + [i64()] * len(numbers), body)
-    launch(kernel, [*buffers, *numbers], group="map")
-    return [keys, origin, status]
+    launch(kernel, [*buffers, *numbers], group=group)
+    return keys, origin, status
 
 
 def rewrite_cross_map(op: CrossMapOp, functions: Functions) -> list[ir.Value]:
     (fine,), (coarse,) = buffers_of(op.fine), buffers_of(op.coarse)
-    fine_set = sort_set(fine, functions, op.key_width, "", (1, 1, 1), (0, 0, 0))
-    coarse_set = sort_set(coarse, functions, op.key_width, "coarse_", op.stride, op.padding)
+    fine_set = sort_set(fine, functions, Packing(op.key_width), "", "fine")
+    coarse_set = sort_set(coarse, functions, Packing.of(op.key_width, op.stride, op.padding), "coarse_", "coarse")
 
     geometry = CrossGeometry.of(op.kernel_size, op.dilation, op.key_width)
     require(op, "voxels of one map", "rows", geometry.most_rows)

@@ -25,14 +25,20 @@ from spconv_compiler.dialect.plan import launch, size_map, symbol
 from spconv_compiler.dialect.types import buffer_type, element_type
 from spconv_compiler.passes.base import Pass, defining_op, replace_each
 from spconv_compiler.passes.convert_compact_to_gpu import gemm_tiles
-from spconv_compiler.passes.convert_rows_to_gpu import filled_rows
+from spconv_compiler.passes.convert_rows_to_gpu import filled_rows, lower_epilogue_of
+from spconv_compiler.passes.gpu import gemm_output_stationary, gemm_small_channels, gemm_wgmma_rows
+from spconv_compiler.passes.gpu.gemm_output_stationary import rewrite_output_stationary
 from spconv_compiler.passes.gpu.limits import require
 from spconv_compiler.passes.gpu.mma_panels import Panels
 from spconv_compiler.passes.gpu.pairs_m16 import PairsM16Kernel
 from spconv_compiler.passes.gpu.scheduled import gpu_target, parameters
+from spconv_compiler.passes.gpu.sorted_tiles import table_size
 from spconv_compiler.passes.kernel_builder import bits, f32, i32
-from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, gpu_kernel
+from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, gpu_kernel, noted, rows_of
 from spconv_compiler.targets import GpuTarget, MmaShape
+
+# Schedules whose workgroups finish whole output rows.
+ROW_OWNERS = ("output_stationary", "split_taps", "small_channels")
 
 
 def misfits(mma: MmaShape, target: GpuTarget, values: Mapping[str, int]) -> list[str]:
@@ -57,9 +63,11 @@ def rewrite_gemm(
         panels, (mma.m, mma.n, mma.k), target.wave, k_unroll=values["k_unroll"], waves=values["waves"]
     )
     row_bytes = op.c_in * bits(element) // 8
-    require(op, f"bytes of features of {op.c_in} channels", f"rows * {row_bytes}", target.buffer_limit_bytes)
+    # Between two coordinate sets the inputs have another number of rows than the outputs.
+    read, written = noted(op.pairs, "in_rows", "rows"), rows_of(op.pairs)
+    require(op, f"bytes of features of {op.c_in} channels", f"{read} * {row_bytes}", target.buffer_limit_bytes)
 
-    sums = filled_rows(fill, module, target)
+    sums = filled_rows(fill, module, target, written)
     in_rows, out_rows, tile_tap, tap_tile = buffers_of(op.pairs)
     (features,), (packed,) = buffers_of(op.features), buffers_of(op.weight)
     moved, words = buffer_type(element), buffer_type(i32())
@@ -70,10 +78,15 @@ def rewrite_gemm(
         target.wave,
         kernel,
     )
-    arguments = [features, packed, in_rows, out_rows, tile_tap, tap_tile, sums, symbol("rows", i32())]
-    grid = [f"{gemm_tiles(op.taps, values['tile_m'])}, {kernel.waves}", str(kernel.slices)]
+    arguments = [features, packed, in_rows, out_rows, tile_tap, tap_tile, sums, symbol(read, i32())]
+    grid = [f"{tiles_of(op, values['tile_m'])}, {kernel.waves}", str(kernel.slices)]
     launch(symbol_, arguments, group="output", grid=grid, block=target.wave)
-    return [cast_to_stage([sums], op.operation.results[0].type)]
+    return [cast_to_stage([sums], op.operation.results[0].type, rows=ir.StringAttr.get(written))]
+
+
+def tiles_of(op: GemmOp, tile_m: int) -> str:
+    """The most tiles that the pairs of a gemm can fill, a text for plan.size_map."""
+    return noted(op.pairs, "tiles", gemm_tiles(op.taps, tile_m))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +102,12 @@ class ConvertGemmToGpu(Pass):
         target = gpu_target(self, module, self.target)
 
         def rewrite(op: GemmOp) -> list[ir.Value]:
+            # Of a layer before this one, in the same function: its own gemm is lowered by now.
+            lower_epilogue_of(op.features, module, target)
+            if op.schedule is not None and op.schedule[0] == "wgmma_rows":
+                return self._wgmma_rows(op, module, target)
+            if op.schedule is not None and op.schedule[0] in ROW_OWNERS:
+                return self._row_owner(op, module, target, op.schedule[0])
             values = parameters(self, op, "pairs_m16", "tile_m", *Panels.PARAMETERS, "k_unroll", "waves")
             mma = target.mma_for(str(element_type(op.weight.type)))
             # Every dtype that the dialect has is one of the target's.
@@ -101,10 +120,38 @@ class ConvertGemmToGpu(Pass):
             if not isinstance(fill, FillOp):
                 self.fail(op, "init is not the result of spconv.fill", "a gemm adds into rows of its own")
             self._expect_size(op, buffers_of(op.weight)[0], str(Panels.of(op.taps, op.c_in, op.c_out, values).elements))
-            self._expect_size(op, buffers_of(op.pairs)[2], gemm_tiles(op.taps, values["tile_m"]))
+            self._expect_size(op, buffers_of(op.pairs)[2], tiles_of(op, values["tile_m"]))
             return rewrite_gemm(op, fill, mma, module, target, values)
 
         replace_each(module, GemmOp.OPERATION_NAME, rewrite)
+
+    def _row_owner(self, op: GemmOp, module: ir.Module, target: GpuTarget, name: str) -> list[ir.Value]:
+        body = gemm_small_channels if name == "small_channels" else gemm_output_stationary
+        values = parameters(self, op, name, *body.PARAMETERS)
+        mma = target.mma_for(str(element_type(op.weight.type)))
+        assert mma is not None
+        for rule in body.misfits(mma, target, values):
+            self.fail(op, f"the parameters of the schedule do not fit: {values}", rule)
+        if not isinstance(defining_op(op.init), FillOp):
+            self.fail(op, "init is not the result of spconv.fill", "a gemm adds into rows of its own")
+        shape = (op.taps, op.c_in, op.c_out, values)
+        small = name == "small_channels"
+        panels = gemm_small_channels.tap_panels(*shape).panels if small else Panels.of(*shape)
+        self._expect_size(op, buffers_of(op.weight)[0], str(panels.elements))
+        self._expect_size(op, buffers_of(op.pairs)[1], table_size(op.taps))
+        rewrite = gemm_small_channels.rewrite_small_channels if small else rewrite_output_stationary
+        return rewrite(op, mma, module, target, values)
+
+    def _wgmma_rows(self, op: GemmOp, module: ir.Module, target: GpuTarget) -> list[ir.Value]:
+        values = parameters(self, op, "wgmma_rows", *gemm_wgmma_rows.PARAMETERS)
+        for rule in gemm_wgmma_rows.misfits(op, values, target):
+            self.fail(op, f"the parameters of the schedule do not fit: {values}", rule)
+        fill = defining_op(op.init)
+        if not isinstance(fill, FillOp):
+            self.fail(op, "init is not the result of spconv.fill", "a gemm adds into rows of its own")
+        self._expect_size(op, buffers_of(op.weight)[0], str(gemm_wgmma_rows.images_of(op, values).elements))
+        self._expect_size(op, buffers_of(op.pairs)[1], table_size(op.taps))
+        return gemm_wgmma_rows.rewrite_wgmma_rows(op, fill, module, target, values)
 
     def _expect_size(self, op: GemmOp, buffer: ir.Value, size: str) -> None:
         """Checks that weights or pairs were laid out for the gemm's own parameters: their sizes tell."""

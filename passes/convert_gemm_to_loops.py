@@ -23,6 +23,7 @@ from spconv_compiler.dialect import FillOp, GemmOp
 from spconv_compiler.dialect.plan import alloc, launch, symbol
 from spconv_compiler.dialect.rules import element
 from spconv_compiler.dialect.types import element_type
+from spconv_compiler.epilogue import Epilogue
 from spconv_compiler.passes.base import Pass, defining_op, replace_each
 from spconv_compiler.passes.cpu.chunk_gemm import ChunkGemm
 from spconv_compiler.passes.cpu.functions import Functions, pointer
@@ -39,18 +40,21 @@ def rewrite_gemm(op: GemmOp, fill: FillOp, functions: Functions, values: dict[st
     micro = MicroKernel(panels, values["tile_m"], functions.target.lanes, values["unroll_k"])
     taken, given = element_type(op.weight.type), element(result)
     biases = [] if fill.bias is None else buffers_of(fill.bias)
-    ending = f"_{op.activation}" if op.activation != "none" else ""
+    residuals = [] if op.residual is None else buffers_of(op.residual)
+    added = None if op.residual is None else element(op.residual)
+    ending = f"_{op.epilogue.name}" if op.epilogue != Epilogue() else ""
     name = (
         f"gemm_chunk_stationary_{taken}_{given}_t{op.taps}_{op.c_in}x{op.c_out}_r{values['chunk_rows']}"
-        f"_m{micro.rows}_n{panels.tile_n}_p{panels.pair_k}_u{micro.unroll_k}{'_bias' if biases else ''}{ending}"
+        f"_m{micro.rows}_n{panels.tile_n}_p{panels.pair_k}_u{micro.unroll_k}{'_bias' if biases else ''}"
+        f"{f'_plus_{added}' if residuals else ''}{ending}"
     )
-    body = ChunkGemm(functions, name, micro, values["chunk_rows"], taken, given, op.activation, bool(biases))
+    body = ChunkGemm(functions, name, micro, values["chunk_rows"], taken, given, op.epilogue, bool(biases), added)
     rows = rows_of(op.pairs)
     out = alloc("rows", given, f"{rows} * {op.c_out}")
     scratch = alloc("gemm_scratch", i32(), f"threads * {body.scratch_bytes // 4}")
     (features,), (packed,) = buffers_of(op.features), buffers_of(op.weight)
     pairs, chunk_first, tap_first, origin = buffers_of(op.pairs)
-    buffers = [features, packed, *biases, out, pairs, chunk_first, tap_first, origin, scratch]
+    buffers = [features, packed, *biases, *residuals, out, pairs, chunk_first, tap_first, origin, scratch]
     numbers = [symbol(rows, i64()), symbol("threads", i64())]
     kernel = functions.kernel(name, [pointer()] * len(buffers) + [i64()] * len(numbers), body)
     launch(kernel, [*buffers, *numbers], group="output")

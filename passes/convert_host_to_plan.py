@@ -22,11 +22,13 @@ from typing import ClassVar
 
 from spconv_compiler.bindings import func, ir
 from spconv_compiler.dialect import AllocOp
-from spconv_compiler.dialect.types import is_buffer
+from spconv_compiler.dialect.types import is_buffer, type_name
 from spconv_compiler.passes.base import Pass, defining_op, walk
 from spconv_compiler.passes.kernel_module import CAST, buffers_of, stored_as
 
-_NAME = "spconv.name"
+NAME = "spconv.name"
+# What follows the name of a coordinate set in the name of the word on the device that counts its rows.
+COUNT_SUFFIX = "_count"
 # What the arguments of a convolution are called, in order, unless they have names; a function with others gets numbers.
 ARGUMENT_NAMES = ("coords", "features", "weight", "bias")
 
@@ -44,37 +46,41 @@ class ConvertHostToPlan(Pass):
 
     def _convert(self, function: func.FuncOp) -> None:
         block = function.regions[0].blocks[0]
-        names = _argument_names(function, len(block.arguments))
+        names = argument_names(function, len(block.arguments))
         terminator = block.operations[len(block.operations) - 1]
-        outputs = [self._output_buffer(function, value) for value in terminator.operands]
+        outputs = [self._output_buffers(function, value) for value in terminator.operands]
         with ir.InsertionPoint(terminator), terminator.operation.location:
             func.ReturnOp([])
         terminator.operation.erase()
-        for number, alloc in enumerate(outputs):
-            argument = block.add_argument(alloc.results[0].type, alloc.location)
-            alloc.results[0].replace_all_uses_with(argument)
-            alloc.operation.erase()
-            names.append("out" if len(outputs) == 1 else f"out{number}")
+        for number, allocs in enumerate(outputs):
+            name = "out" if len(outputs) == 1 else f"out{number}"
+            for alloc, suffix in zip(allocs, ("", COUNT_SUFFIX), strict=False):
+                argument = block.add_argument(alloc.results[0].type, alloc.location)
+                alloc.results[0].replace_all_uses_with(argument)
+                alloc.operation.erase()
+                names.append(name + suffix)
         self._drop_casts(function, block)
         types = [argument.type for argument in block.arguments]
         function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(types, []))
         function.attributes["arg_attrs"] = ir.ArrayAttr.get(
-            [ir.DictAttr.get({_NAME: ir.StringAttr.get(name)}) for name in names]
+            [ir.DictAttr.get({NAME: ir.StringAttr.get(name)}) for name in names]
         )
 
-    def _output_buffer(self, function: func.FuncOp, value: ir.Value) -> ir.OpView:
+    def _output_buffers(self, function: func.FuncOp, value: ir.Value) -> list[ir.OpView]:
+        """The allocation behind a result, and for coordinates on a GPU that of their number."""
         try:
             buffers = [] if defining_op(value) is None else buffers_of(value)
         except ValueError as error:
             self.fail(function, str(error), "run the convert-*-to-gpu or convert-*-to-loops passes first")
-        alloc = defining_op(buffers[0]) if buffers else None
-        if len(buffers) != 1 or not isinstance(alloc, AllocOp):
+        allocs = [defining_op(buffer) for buffer in buffers]
+        most = 2 if type_name(value.type) == "spconv.coords" else 1
+        if not 1 <= len(allocs) <= most or not all(isinstance(alloc, AllocOp) for alloc in allocs):
             self.fail(
                 function,
                 f"the result {value.type} is not a buffer that this function allocates",
                 "supported: functions that return the output of a convolution",
             )
-        return alloc
+        return [alloc for alloc in allocs if alloc is not None]
 
     def _drop_casts(self, function: func.FuncOp, block: ir.Block) -> None:
         """Erases casts from last to first; those of arguments turn the argument itself into a buffer."""
@@ -92,11 +98,12 @@ class ConvertHostToPlan(Pass):
                 argument.set_type(stored_as(argument.type))
 
 
-def _argument_names(function: func.FuncOp, count: int) -> list[str]:
+def argument_names(function: ir.Operation | ir.OpView, count: int) -> list[str]:
+    """The names of a function's `count` arguments: those that it gives them, or the usual ones."""
     attributes = function.attributes
     given = [ir.DictAttr(entry) for entry in attributes["arg_attrs"]] if "arg_attrs" in attributes else []
-    if given and all(_NAME in entry for entry in given):
-        return [ir.StringAttr(entry[_NAME]).value for entry in given]
+    if given and all(NAME in entry for entry in given):
+        return [ir.StringAttr(entry[NAME]).value for entry in given]
     if 3 <= count <= len(ARGUMENT_NAMES):
         return list(ARGUMENT_NAMES[:count])
     return [f"arg{number}" for number in range(count)]

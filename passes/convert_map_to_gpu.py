@@ -1,4 +1,4 @@
-"""Lowers spconv.map to kernels that build the neighbour table on a dense grid.
+"""Lowers spconv.map to kernels that build the neighbour table, on a dense grid or by search in sorted keys.
 
 Before:
     %map = "spconv.map"(%coords) {dilation, kernel_size, schedule = #spconv.schedule<"dense_grid", {block}>}
@@ -8,15 +8,22 @@ After:
     "spconv.launch"(%grid, cells)                     {kernel = @kernels::@fill_grid…}
     "spconv.launch"(%coords, %grid, rows, box)        {kernel = @kernels::@scatter_rows…}
     "spconv.launch"(%coords, %grid, %table, rows, box) {kernel = @kernels::@lookup…}
+or, with schedule = #spconv.schedule<"z_delta", {block, items}>:
+    "spconv.launch"(%state, rows, cells)                         {kernel = @kernels::@clear_sort…}
+    "spconv.launch"(%coords, %records, %state, rows, cells, box) {kernel = @kernels::@make_records…}
+    "spconv.launch"(%records, %state, rows)                      {kernel = @kernels::@sort_digit…}, for each digit
+    "spconv.launch"(%records, %state, %table, rows, cells, box)  {kernel = @kernels::@search…}
+    "spconv.launch"(%state, %lines, %table, rows)                {kernel = @kernels::@turn_over…}
 
 Needs level stages with schedules, gives level gpu for this op. Fails on an op without a schedule, with one that is
 not for a GPU, or with a block that the target does not take. passes/gpu/dense_grid.py has the bodies and the table's
-layout.
+layout, passes/gpu/z_delta.py and radix_sort.py those of the search.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import ClassVar
 
 from spconv_compiler.bindings import ir
@@ -24,29 +31,46 @@ from spconv_compiler.dialect import MapOp
 from spconv_compiler.dialect.plan import alloc, launch, symbol
 from spconv_compiler.dialect.types import buffer_type
 from spconv_compiler.passes.base import Pass, replace_each
-from spconv_compiler.passes.gpu import dense_grid
+from spconv_compiler.passes.gpu import dense_grid, tap_tile_row, z_delta
 from spconv_compiler.passes.gpu.box import box_symbols, box_types, key_type
-from spconv_compiler.passes.gpu.limits import require
+from spconv_compiler.passes.gpu.lanes import block, plus, thread, times
+from spconv_compiler.passes.gpu.limits import on_one_chiplet, require
+from spconv_compiler.passes.gpu.radix_sort import LANES, Sort
 from spconv_compiler.passes.gpu.scheduled import gpu_target, parameters
-from spconv_compiler.passes.kernel_builder import i32
+from spconv_compiler.passes.kernel_builder import V, i32
 from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, gpu_kernel
 from spconv_compiler.targets import GpuTarget
 
 
+def _results(op: MapOp, target: GpuTarget) -> list[ir.Value]:
+    """The table, the pairs of each tap, and the state of the compaction (tap_tile_row.py)."""
+    tile = dense_grid.TILE_ROWS
+    size = f"(rows ceildiv {tile}) * {tile * op.taps}"
+    require(op, "bytes of coordinates", "rows * 16", target.buffer_limit_bytes)
+    require(op, "bytes of the kernel map", f"({size}) * 4", target.buffer_limit_bytes)
+    counts = tap_tile_row.count_words(op.taps), tap_tile_row.state_words(op.taps, target.chiplets)
+    names = zip(("table", "tap_count", "pair_state"), (size, *map(str, counts)), strict=True)
+    return [alloc(name, i32(), words) for name, words in names]
+
+
 def rewrite_map(op: MapOp, module: ir.Module, target: GpuTarget, lanes: int) -> list[ir.Value]:
+    """The table by dense_grid.py."""
     (coords,) = buffers_of(op.coords)
     width, key = op.key_width, key_type(op.key_width)
-    tile = dense_grid.TILE_ROWS
-    cells, table_size = "(cells ceildiv 4) * 4", f"(rows ceildiv {tile}) * {tile * op.taps}"
-    grid, table = alloc("grid", i32(), cells), alloc("table", i32(), table_size)
-    require(op, "bytes of coordinates", "rows * 16", target.buffer_limit_bytes)
-    require(op, "bytes of the kernel map", f"({table_size}) * 4", target.buffer_limit_bytes)
+    cells = "(cells ceildiv 4) * 4"
+    grid, (table, tap_count, pair_state) = alloc("grid", i32(), cells), _results(op, target)
     if width == 32:
         require(op, "bytes of the dense grid, with 32-bit keys", f"({cells}) * 4", target.buffer_limit_bytes)
 
     halo = [size // 2 * step for size, step in zip(op.kernel_size, op.dilation, strict=True)]
     words = buffer_type(i32())
-    fill = gpu_kernel(module, f"fill_grid_k{width}_b{lanes}", [words, key], lanes, dense_grid.fill_grid(width, lanes))
+    fill = gpu_kernel(
+        module,
+        f"fill_grid_k{width}_t{op.taps}_b{lanes}",
+        [words, words, words, key, i32()],
+        lanes,
+        dense_grid.fill_and_clear(width, lanes, tap_tile_row.clear(op.taps, target.chiplets)),
+    )
     scatter = gpu_kernel(
         module,
         f"scatter_rows_k{width}_h{_name(halo)}_b{lanes}",
@@ -57,18 +81,106 @@ def rewrite_map(op: MapOp, module: ir.Module, target: GpuTarget, lanes: int) -> 
     lookup = gpu_kernel(
         module,
         f"lookup_k{width}_{_name(op.kernel_size)}_d{_name(op.dilation)}_b{lanes}",
-        [words, words, words, i32(), *box_types(width)],
+        [words, words, words, words, i32(), *box_types(width)],
         lanes,
-        dense_grid.lookup(op.kernel_size, op.dilation, lanes),
+        dense_grid.lookup(op.kernel_size, op.dilation, lanes, _count(target, lanes)),
+        workgroup=[tap_tile_row.count_memory(op.taps // dense_grid.batches(op.kernel_size), lanes, target.wave)],
     )
     rows, box = symbol("rows", i32()), box_symbols(width)
     by_rows = f"rows ceildiv {lanes}"
-    spans = f"cells ceildiv {dense_grid.fill_span(lanes)}"
-    launch(fill, [grid, symbol("cells", key)], group="pairs", grid=[spans], block=lanes)
+    clearing = f"({tap_tile_row.state_words(op.taps, target.chiplets)}) ceildiv {4 * lanes}"
+    spans = f"cells ceildiv {dense_grid.fill_span(lanes)} + {clearing}"
+    launch(fill, [grid, tap_count, pair_state, symbol("cells", key), rows], group="pairs", grid=[spans], block=lanes)
     launch(scatter, [coords, grid, rows, *box], group="pairs", grid=[by_rows], block=lanes)
-    axes = [by_rows, str(dense_grid.batches(op.kernel_size))]
-    launch(lookup, [coords, grid, table, rows, *box], group="pairs", grid=axes, block=lanes)
-    return [cast_to_stage([table], op.operation.results[0].type)]
+    axes = [on_one_chiplet(by_rows, target), str(dense_grid.batches(op.kernel_size))]
+    launch(lookup, [coords, grid, table, tap_count, rows, *box], group="pairs", grid=axes, block=lanes)
+    results, type_ = [table, tap_count, pair_state], op.operation.results[0].type
+    return [cast_to_stage(results, type_, kernel_size=op.attribute("kernel_size"))]
+
+
+def rewrite_search(op: MapOp, module: ir.Module, target: GpuTarget, lanes: int, items: int) -> list[ir.Value]:
+    """The table by z_delta.py."""
+    (coords,) = buffers_of(op.coords)
+    width, key = op.key_width, key_type(op.key_width)
+    sort = Sort(width, items, target.wave)
+    halo = [size // 2 * step for size, step in zip(op.kernel_size, op.dilation, strict=True)]
+    require(op, "bytes of sorted keys", f"({sort.records()}) * {width // 8}", target.buffer_limit_bytes)
+    require(op, "bytes of the sort's state", f"({sort.words()}) * 4", target.buffer_limit_bytes)
+    if width == 32:
+        require(op, "cells of the box, with 32-bit keys", "cells", 2**31 - 1)
+    size = f"(rows ceildiv {dense_grid.TILE_ROWS}) * {dense_grid.TILE_ROWS * z_delta.line_words(op.taps)}"
+    require(op, "bytes of the kernel map by rows", f"({size}) * 4", target.buffer_limit_bytes)
+    records, state = alloc("records", key, sort.records()), alloc("sort_state", i32(), sort.words())
+    lines = alloc("lines", i32(), size)
+    (table, tap_count, pair_state), words, keys = _results(op, target), buffer_type(i32()), buffer_type(key)
+
+    clear = gpu_kernel(
+        module,
+        f"clear_sort_k{width}_i{items}_t{op.taps}_b{lanes}",
+        [words, words, words, i32(), key],
+        lanes,
+        _clear_all(sort, tap_tile_row.clear(op.taps, target.chiplets), lanes),
+    )
+    make = gpu_kernel(
+        module,
+        f"make_records_k{width}_h{_name(halo)}_i{items}",
+        [words, keys, words, i32(), key, *box_types(width)],
+        LANES,
+        sort.make_records(z_delta.key_of(halo)),
+        workgroup=sort.make_workgroup(),
+    )
+    digit = gpu_kernel(
+        module,
+        f"sort_digit_k{width}_i{items}",
+        [keys, words, i32()],
+        LANES,
+        sort.digit_pass(),
+        workgroup=sort.pass_workgroup(),
+    )
+    search = gpu_kernel(
+        module,
+        f"search_k{width}_{_name(op.kernel_size)}_d{_name(op.dilation)}_b{lanes}",
+        [keys, words, words, words, words, i32(), key, *box_types(width)],
+        lanes,
+        z_delta.search(sort, op.kernel_size, op.dilation, lanes, _count(target, lanes)),
+        workgroup=[tap_tile_row.count_memory(op.kernel_size[2], lanes, target.wave)],
+    )
+    turn = gpu_kernel(
+        module,
+        f"turn_over_t{op.taps}_i{items}",
+        [words, words, words, i32()],
+        LANES,
+        z_delta.turn_over(sort, op.taps, LANES),
+        workgroup=z_delta.turn_memory(),
+    )
+    rows, cells, box = symbol("rows", i32()), symbol("cells", key), box_symbols(width)
+    clearing = f"({tap_tile_row.state_words(op.taps, target.chiplets)}) ceildiv {4 * lanes}"
+    zeros = f"{sort.clear_grid(lanes)} + {clearing}"
+    launch(clear, [state, tap_count, pair_state, rows, cells], group="pairs", grid=[zeros], block=lanes)
+    launch(make, [coords, records, state, rows, cells, *box], group="pairs", grid=[sort.tiles()], block=LANES)
+    for number in range(sort.passes):
+        launch(digit, [records, state, rows], group="pairs", grid=[sort.grid(number)], block=LANES)
+    axes = [on_one_chiplet(f"rows ceildiv {lanes}", target), str(op.kernel_size[0] * op.kernel_size[1])]
+    buffers = [records, state, table, lines, tap_count]
+    launch(search, [*buffers, rows, cells, *box], group="pairs", grid=axes, block=lanes)
+    axes = [on_one_chiplet(f"rows ceildiv {z_delta.TURNED_ROWS}", target), str(z_delta.line_words(op.taps) // 32)]
+    launch(turn, [state, lines, table, rows], group="pairs", grid=axes, block=LANES)
+    results, type_ = [table, tap_count, pair_state], op.operation.results[0].type
+    return [cast_to_stage(results, type_, kernel_size=op.attribute("kernel_size"))]
+
+
+def _count(target: GpuTarget, lanes: int) -> Callable[..., None]:
+    return tap_tile_row.count_taps(target.wave, lanes // target.wave)
+
+
+def _clear_all(sort: Sort, clear: Callable[..., None], lanes: int) -> Callable[..., None]:
+    """Body(sort_state, tap_count, pair_state, rows, cells): zeros, four words a lane of each."""
+
+    def body(state: V, tap_count: V, pair_state: V, rows: V, limit: V) -> None:
+        sort.clear(lanes)(state, rows, limit)
+        clear(times(plus(times(block(), lanes), thread()), 4), tap_count, pair_state, rows)
+
+    return body
 
 
 def _name(sizes: list[int]) -> str:
@@ -88,10 +200,15 @@ class ConvertMapToGpu(Pass):
         target = gpu_target(self, module, self.target)
 
         def rewrite(op: MapOp) -> list[ir.Value]:
-            lanes = parameters(self, op, "dense_grid", "block")["block"]
+            by_search = op.schedule is not None and op.schedule[0] == "z_delta"
+            wanted = ("z_delta", "block", "items") if by_search else ("dense_grid", "block")
+            values = parameters(self, op, *wanted)
+            lanes = values["block"]
             if lanes % target.wave or lanes > target.max_workgroup:
                 limits = f"{target.name} takes whole waves of {target.wave}, at most {target.max_workgroup} lanes"
                 self.fail(op, f"a block of {lanes} lanes", limits)
+            if by_search:
+                return rewrite_search(op, module, target, lanes, values["items"])
             return rewrite_map(op, module, target, lanes)
 
         replace_each(module, MapOp.OPERATION_NAME, rewrite)

@@ -24,30 +24,20 @@ from spconv_compiler.bindings import ir
 from spconv_compiler.dialect import MapOp
 from spconv_compiler.dialect.plan import alloc, launch, symbol
 from spconv_compiler.passes.base import Pass, replace_each
+from spconv_compiler.passes.convert_cross_map_to_loops import sort_set
 from spconv_compiler.passes.cpu.functions import Functions, pointer
 from spconv_compiler.passes.cpu.half_table import TABLE_PADDING, Geometry, HalfTable
 from spconv_compiler.passes.cpu.host_functions import define_host_functions
 from spconv_compiler.passes.cpu.scheduled import functions_for, parameters
-from spconv_compiler.passes.cpu.sorted_keys import KEY_PADDING, STATUS_WORDS, SortedKeys, key_type
+from spconv_compiler.passes.cpu.sorted_keys import Packing
 from spconv_compiler.passes.gpu.limits import require
 from spconv_compiler.passes.kernel_builder import i32, i64
 from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage
 
-BOX = ("min_z", "min_y", "min_x", "extent_z", "extent_y", "extent_x", "batches")
-
 
 def rewrite_map(op: MapOp, functions: Functions) -> list[ir.Value]:
     (coords,) = buffers_of(op.coords)
-    key = key_type(op.key_width)
-    keys, keys_spare = (alloc(name, key, f"rows + {KEY_PADDING}") for name in ("keys", "keys_spare"))
-    origin, origin_spare = (alloc(name, i32(), "rows") for name in ("origin", "origin_spare"))
-    status = alloc("status", i64(), str(STATUS_WORDS))
-    buffers = [coords, keys, origin, keys_spare, origin_spare, status]
-    numbers = [symbol(name, i64()) for name in ("rows", *BOX)]
-    arguments = [pointer()] * len(buffers) + [i64()] * len(numbers)
-    kernel = functions.kernel(f"sort_keys_k{op.key_width}", arguments, SortedKeys(op.key_width))
-    launch(kernel, [*buffers, *numbers], group="pairs")
-
+    keys, origin, status = sort_set(coords, functions, Packing(op.key_width), "", "pairs")
     geometry = Geometry.of(op.kernel_size, op.dilation, op.key_width)
     require(op, "voxels of one map", "rows", geometry.most_rows)
     table = alloc("table", i32(), f"rows * {geometry.table_rows} + {TABLE_PADDING}")

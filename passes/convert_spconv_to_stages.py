@@ -11,7 +11,8 @@ After:
     %out    = "spconv.apply_epilogue"(%sum) {epilogue = #spconv.epilogue<"relu">}
 
 A spconv.sparse_conv3d, between two coordinate sets, becomes spconv.cross_map and spconv.cross_compact in place of map
-and compact, a spconv.sparse_pool3d the same and spconv.pool; spconv.output_coords stays.
+and compact, a spconv.sparse_pool3d the same and spconv.pool; a spconv.pointwise becomes spconv.apply_epilogue;
+spconv.output_coords stays.
 
 Needs level spconv, gives level stages. The epilogue op is left out when the result is the f32 sum itself. Fails never:
 the op's verifier has checked all it relies on.
@@ -23,10 +24,18 @@ import dataclasses
 from typing import ClassVar
 
 from spconv_compiler.bindings import ir
-from spconv_compiler.dialect import ApplyEpilogueOp, GemmOp, SparseConv3dOp, SparsePool3dOp, SubmConv3dOp
+from spconv_compiler.dialect import (
+    ApplyEpilogueOp,
+    GemmOp,
+    PointwiseOp,
+    SparseConv3dOp,
+    SparsePool3dOp,
+    SubmConv3dOp,
+)
 from spconv_compiler.dialect.cross import cross_compact, cross_map, pool
 from spconv_compiler.dialect.stages import build_map, compact, fill, pack_weight
 from spconv_compiler.dialect.types import epilogue_attr
+from spconv_compiler.epilogue import Epilogue
 from spconv_compiler.passes.base import Pass, replace_each
 
 
@@ -51,10 +60,15 @@ def _convolve(op: SubmConv3dOp | SparseConv3dOp, pairs: ir.Value, out_coords: ir
     init = fill(out_coords, ir.RankedTensorType(result.type).get_dim_size(1), op.bias)
     operands = [pairs, op.features, pack_weight(op.weight), init]
     total = GemmOp.create([init.type], operands, {"epilogue": epilogue_attr("none")}).results[0]
-    if op.activation == "none" and result.type == init.type:
+    if op.epilogue == Epilogue() and result.type == init.type:
         return [total]
-    attributes = {"epilogue": epilogue_attr(op.activation)}
-    return list(ApplyEpilogueOp.create([result.type], [total], attributes).results)
+    return list(ApplyEpilogueOp.create([result.type], [total], {"epilogue": op.attribute("epilogue")}).results)
+
+
+def rewrite_pointwise(op: PointwiseOp) -> list[ir.Value]:
+    attributes = {"epilogue": op.attribute("epilogue")}
+    result = op.operation.results[0]
+    return list(ApplyEpilogueOp.create([result.type], list(op.operation.operands), attributes).results)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,3 +83,4 @@ class ConvertSpconvToStages(Pass):
         replace_each(module, SubmConv3dOp.OPERATION_NAME, rewrite_subm_conv)
         replace_each(module, SparseConv3dOp.OPERATION_NAME, rewrite_sparse_conv)
         replace_each(module, SparsePool3dOp.OPERATION_NAME, rewrite_sparse_pool)
+        replace_each(module, PointwiseOp.OPERATION_NAME, rewrite_pointwise)

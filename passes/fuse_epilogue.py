@@ -2,11 +2,12 @@
 
 Before:
     %sum = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"none">, schedule}
-    %out = "spconv.apply_epilogue"(%sum) {epilogue = #spconv.epilogue<"relu">}
+    %out = "spconv.apply_epilogue"(%sum, %residual) {epilogue = #spconv.epilogue<"relu">}
 After:
-    %out = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"relu">, schedule}
+    %out = "spconv.gemm"(%pairs, %features, %packed, %init, %residual) {epilogue = #spconv.epilogue<"relu">, schedule}
 
-Needs and gives level stages, after choose-schedule. A sum with other uses is left alone.
+Needs and gives level stages, after choose-schedule. A sum with other uses is left alone, and one that is rounded
+before the epilogue.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import ClassVar
 
 from spconv_compiler.bindings import ir
 from spconv_compiler.dialect import ApplyEpilogueOp, GemmOp
+from spconv_compiler.epilogue import Epilogue
 from spconv_compiler.passes.base import Pass, defining_op, ops_named
 from spconv_compiler.schedules import schedule_named
 
@@ -23,14 +25,18 @@ from spconv_compiler.schedules import schedule_named
 def fuse(op: ApplyEpilogueOp) -> bool:
     """Fuses one epilogue; False when it has to stay."""
     gemm = defining_op(op.input)
-    if not isinstance(gemm, GemmOp) or gemm.activation != "none" or gemm.schedule is None:
+    if not isinstance(gemm, GemmOp) or gemm.epilogue != Epilogue() or gemm.residual is not None:
+        return False
+    if gemm.schedule is None or op.input.type != gemm.init.type:
         return False
     if len(list(op.input.uses)) != 1 or not schedule_named(gemm.schedule[0]).owns_rows:
         return False
     with ir.InsertionPoint(op), gemm.operation.location:
         attributes = dict(gemm.operation.attributes.items())
         attributes["epilogue"] = op.attribute("epilogue")
-        fused = GemmOp.create([op.operation.results[0].type], list(gemm.operation.operands), attributes)
+        residual = [] if op.residual is None else [op.residual]
+        operands = [*gemm.operation.operands, *residual]
+        fused = GemmOp.create([op.operation.results[0].type], operands, attributes)
     op.operation.results[0].replace_all_uses_with(fused.results[0])
     op.operation.erase()
     gemm.operation.erase()

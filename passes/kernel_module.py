@@ -6,7 +6,7 @@ builtin.unrealized_conversion_cast of the buffers that hold it; convert-host-to-
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from spconv_compiler.bindings import gpu, ir
 from spconv_compiler.dialect.types import buffer_type, element_type, type_name
@@ -35,8 +35,13 @@ def buffers_of(value: ir.Value) -> list[ir.Value]:
 
 def rows_of(value: ir.Value) -> str:
     """The plan's symbol for the rows of a lowered value, or for the output rows of pairs: what its cast notes."""
-    noted = None if isinstance(value.owner, ir.Block) else value.owner.operation.attributes
-    return ir.StringAttr(noted["rows"]).value if noted is not None and "rows" in noted else "rows"
+    return noted(value, "rows", "rows")
+
+
+def noted(value: ir.Value, name: str, otherwise: str) -> str:
+    """A text that the cast of a lowered value notes under `name`, or `otherwise` where it notes none."""
+    attributes = None if isinstance(value.owner, ir.Block) else value.owner.operation.attributes
+    return ir.StringAttr(attributes[name]).value if attributes is not None and name in attributes else otherwise
 
 
 def _argument_buffer(value: ir.Value, block: ir.Block) -> ir.Value:
@@ -85,6 +90,7 @@ def gpu_kernel(
     body: Callable[..., None],
     *,
     workgroup: Sequence[ir.Type] = (),
+    attributes: Mapping[str, ir.Attribute] | None = None,
 ) -> ir.Attribute:
     """Defines the gpu.func `name` once and returns its symbol @kernels::@name.
 
@@ -93,6 +99,7 @@ def gpu_kernel(
         block_size: lanes of a workgroup.
         body: called with one V per argument, then one per workgroup memref; builds everything but the return.
         workgroup: memref types of LDS.
+        attributes: more attributes of the function.
     """
     block = kernel_module(module, on_gpu=True)
     symbol = ir.Attribute.parse(f"@{KERNELS}::@{name}")
@@ -108,6 +115,7 @@ def gpu_kernel(
                 "function_type": function_type,
                 "kernel": ir.UnitAttr.get(),
                 "known_block_size": ir.DenseI32ArrayAttr.get([block_size, 1, 1]),
+                **(attributes or {}),
                 "workgroup_attributions": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), len(workgroup)),
             },
         )

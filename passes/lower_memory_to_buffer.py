@@ -22,8 +22,19 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from spconv_compiler.bindings import ir, llvm, rocdl
-from spconv_compiler.dialect import TileAtomicOp, TileBoundOp, TileLoadOp, TileStoreOp
+from spconv_compiler.bindings import ir, llvm, memref, rocdl
+from spconv_compiler.dialect import (
+    TileAtomicOp,
+    TileBoundOp,
+    TileCopyGroupOp,
+    TileCopyOp,
+    TileCopyWaitOp,
+    TileFetchAddOp,
+    TileLoadDeviceOp,
+    TileLoadOp,
+    TileStoreDeviceOp,
+    TileStoreOp,
+)
 from spconv_compiler.dialect.types import element_type, is_buffer
 from spconv_compiler.passes.base import Pass, ops_named, walk
 from spconv_compiler.passes.gpu.address import Split
@@ -35,10 +46,32 @@ from spconv_compiler.passes.kernel_builder import V, bits, const, gep, i32, i64
 # Word 3 of a raw buffer resource on CDNA: data format 32, bounds checked on the byte offset.
 _RESOURCE_FLAGS = 0x27000
 _BUFFER_ATOMICS = {"fadd": "rocdl.raw.ptr.buffer.atomic.fadd", "umin": "rocdl.raw.ptr.buffer.atomic.umin"}
-_ATOMICRMW = {"fadd": llvm.AtomicBinOp.fadd, "umin": llvm.AtomicBinOp.umin, "add": llvm.AtomicBinOp.add}
+_ATOMICRMW = {
+    "fadd": llvm.AtomicBinOp.fadd,
+    "umin": llvm.AtomicBinOp.umin,
+    "add": llvm.AtomicBinOp.add,
+    "or": llvm.AtomicBinOp._or,
+}
 # Without these three the code generator emits a compare-and-swap loop for a float atomic.
 _NATIVE_FLOAT_ATOMIC = ("no_fine_grained_memory", "no_remote_memory", "ignore_denormal_mode")
 _ALIGNMENT = 16
+_MEMORY_OPS = (
+    TileBoundOp,
+    TileLoadOp,
+    TileStoreOp,
+    TileAtomicOp,
+    TileFetchAddOp,
+    TileLoadDeviceOp,
+    TileStoreDeviceOp,
+    TileCopyOp,
+    TileCopyGroupOp,
+    TileCopyWaitOp,
+)
+# Marks of copies make the code generator ask for arguments that no launch passes.
+_NOT_HIDDEN = tuple(f"amdgpu-no-{name}" for name in ("implicitarg-ptr", "dispatch-ptr", "queue-ptr", "dispatch-id"))
+# Else a workgroup of many waves gets half of its registers as accumulation registers, and moves between the halves.
+_NO_ACCUMULATION_REGISTERS = ("amdgpu-agpr-alloc", "0,0")
+_LOCAL_POINTER = "!llvm.ptr<3>"
 
 
 def _bytes(type_: ir.Type) -> int:
@@ -52,18 +85,14 @@ class _Kernel:
     def __init__(self, pass_: LowerMemoryToBuffer, function: ir.OpView, reach: int) -> None:
         self.fail, self.reach = pass_.fail, reach
         self.function, self.entry = function, function.operation.regions[0].blocks[0]
-        self.uniform = Uniform()
+        self.uniform = Uniform(self._is_shared)
         self.elements = {arg: element_type(arg.type) for arg in self.entry.arguments if is_buffer(arg.type)}
         self.written: set[ir.Value] = set()
         self.read: set[ir.Value] = set()
         self.resources: dict[ir.Value, V] = {}
 
     def run(self) -> None:
-        memory_ops = [
-            op
-            for op in walk(self.function.operation)
-            if isinstance(op, (TileBoundOp, TileLoadOp, TileStoreOp, TileAtomicOp))
-        ]
+        memory_ops = [op for op in walk(self.function.operation) if isinstance(op, _MEMORY_OPS)]
         for op in memory_ops:
             self._note(op)
         self._change_signature()
@@ -75,20 +104,31 @@ class _Kernel:
                     self._load(op)
                 elif isinstance(op, TileStoreOp):
                     self._store(op)
-                else:
+                elif isinstance(op, TileAtomicOp):
                     self._atomic(op)
+                elif isinstance(op, TileCopyOp):
+                    self._copy(op)
+                elif isinstance(op, TileCopyGroupOp):
+                    rocdl.asyncmark()
+                elif isinstance(op, TileCopyWaitOp):
+                    rocdl.wait_asyncmark(op.newest)
+                else:
+                    self._between_workgroups(op)
         # A bound is erased last: its uses are the ops above.
         for op in reversed(memory_ops):
             op.operation.erase()
 
     def _note(self, op: ir.OpView) -> None:
         """Records which arguments are read and written."""
-        if isinstance(op, TileLoadOp):
-            self.read.add(self._argument(op.operation.operands[0]))
-        elif not isinstance(op, TileBoundOp):
-            self.written.add(self._argument(op.operation.operands[1]))
-            if isinstance(op, TileAtomicOp):
-                self.read.add(self._argument(op.operation.operands[1]))
+        if isinstance(op, (TileBoundOp, TileCopyGroupOp, TileCopyWaitOp)):
+            return
+        loads = isinstance(op, (TileLoadOp, TileLoadDeviceOp, TileCopyOp))
+        argument = self._argument(op.operation.operands[0 if loads else 1])
+        if not isinstance(op, (TileStoreOp, TileStoreDeviceOp)):
+            self.read.add(argument)
+        # What is loaded in device scope changes while the kernel runs, by whichever workgroup.
+        if not isinstance(op, (TileLoadOp, TileCopyOp)):
+            self.written.add(argument)
 
     def _argument(self, buffer: ir.Value) -> ir.Value:
         """The kernel argument behind a buffer value."""
@@ -155,16 +195,18 @@ class _Kernel:
             self.fail(op, "a bounded buffer is reached by global addresses", "supported: an i32 index")
         return gep(V(buffer), V(index).to(i64()), self.elements[buffer])
 
+    def _is_shared(self, op: ir.OpView) -> bool:
+        """Whether an op reads a number, from memory that the kernel leaves alone."""
+        if not isinstance(op, TileLoadOp) or isinstance(op.operation.results[0].type, ir.VectorType):
+            return False
+        buffer = op.operation.operands[0]
+        return isinstance(buffer.owner, ir.Block) and buffer not in self.written
+
     def _load(self, op: TileLoadOp) -> None:
         buffer, index = op.operation.operands
         result = op.operation.results[0]
         wide = index.type == i64()
-        shared = (
-            isinstance(buffer.owner, ir.Block)
-            and buffer not in self.written
-            and not isinstance(result.type, ir.VectorType)
-            and index in self.uniform
-        )
+        shared = self._is_shared(op) and index in self.uniform
         if wide or shared:
             alignment = min(_bytes(result.type), _ALIGNMENT)
             value = llvm.LoadOp(result.type, self._pointer(op, buffer, index).value, alignment=alignment).result
@@ -198,6 +240,36 @@ class _Kernel:
         if op.kind == "fadd":
             for name in _NATIVE_FLOAT_ATOMIC:
                 made.operation.attributes[f"rocdl.{name}"] = ir.UnitAttr.get()
+
+    def _copy(self, op: TileCopyOp) -> None:
+        """A load to local memory: lane l's 16 bytes go to the address of lane 0 plus 16·l."""
+        buffer, index, memory, place = op.operation.operands
+        size = const(_ALIGNMENT, i32())
+        base = V(memref.extract_aligned_pointer_as_index(memory)).to(i32())
+        address = base + times(V(place), bits(ir.MemRefType(memory.type).element_type) // 8)
+        pointer = llvm.inttoptr(ir.Type.parse(_LOCAL_POINTER), address.value)
+        offsets = self._offsets(buffer, index)
+        resource, none = self._resource_of(buffer).value, const(0, i32())
+        rocdl.raw_ptr_buffer_load_async_lds(resource, pointer, size.value, *offsets, none.value, aux=_no_policy())
+        facts: list[ir.Attribute] = [ir.StringAttr.get(name) for name in _NOT_HIDDEN]
+        facts.append(ir.ArrayAttr.get([ir.StringAttr.get(text) for text in _NO_ACCUMULATION_REGISTERS]))
+        self.function.operation.attributes["llvm.passthrough"] = ir.ArrayAttr.get(facts)
+
+    def _between_workgroups(self, op: ir.OpView) -> None:
+        """Accesses of device scope: relaxed atomics, which go past the caches of a compute unit."""
+        *values, buffer, index = op.operation.operands
+        pointer, order = self._pointer(op, buffer, index), llvm.AtomicOrdering.monotonic
+        if isinstance(op, TileLoadDeviceOp):
+            (result,) = op.operation.results
+            size = _bytes(result.type)
+            loaded = llvm.LoadOp(result.type, pointer.value, alignment=size, ordering=order, syncscope="agent")
+            result.replace_all_uses_with(loaded.result)
+        elif isinstance(op, TileStoreDeviceOp):
+            size = _bytes(values[0].type)
+            llvm.StoreOp(values[0], pointer.value, alignment=size, ordering=order, syncscope="agent")
+        else:
+            made = llvm.AtomicRMWOp(llvm.AtomicBinOp.add, pointer.value, values[0], order, syncscope="agent")
+            op.operation.results[0].replace_all_uses_with(made.result)
 
 
 def _no_policy() -> ir.Attribute:

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from spconv_compiler import compiler, env, sparse_conv
-from spconv_compiler.arrays import Array, as_array, empty_like_kind, is_tensor, torch_module
+from spconv_compiler.arrays import (
+    Array,
+    as_array,
+    empty_like_kind,
+    gpu_target_name,
+    is_tensor,
+    torch_module,
+)
 from spconv_compiler.coordinates import Box, check_box, check_coords, with_batch
 from spconv_compiler.driver import ConvKernel, KernelMap, load_conv
+from spconv_compiler.epilogue import DEFAULT_SLOPE
 from spconv_compiler.errors import InputError
 from spconv_compiler.layouts import channels_of, kernel_of, to_native
+from spconv_compiler.operands import check_residual
 from spconv_compiler.options import DTYPES, CompileOptions, triple, whole
 from spconv_compiler.tensor_cache import TensorCache
 
@@ -55,7 +65,9 @@ def subm_conv3d(
     bias: Any = None,
     *,
     dilation: int | tuple[int, int, int] = 1,
+    residual: Any = None,
     activation: str = "none",
+    negative_slope: float = DEFAULT_SLOPE,
     spatial_shape: tuple[int, int, int] | None = None,
     batch_size: int | None = None,
     weight_layout: str = "native",
@@ -64,23 +76,26 @@ def subm_conv3d(
     target: str | None = None,
     schedule: str = "auto",
 ) -> Any:
-    """Submanifold sparse convolution: out[i] = act(bias + Σ_tap W[tap]·features[j]) over the present neighbours j.
+    """Submanifold sparse convolution: out[i] = act(bias + Σ_tap W[tap]·features[j] + residual[i]), j the neighbours.
 
     Coordinates of j: coord[i] + dilation·(tap − K//2), taps in (z, y, x) order. Sums are taken in f32.
 
     Args:
         coords: int32 [N, 3] (z, y, x) or [N, 4] (batch, z, y, x), any order, every voxel once; int64 is accepted
             if it fits. Negative values are fine unless spatial_shape is given.
-        features: [N, C_in] f32, bf16 or f16; torch tensors or numpy arrays. With a GPU target, tensors may lie on
-            an AMD GPU, all on one; work is then queued on torch's current stream. Changes of such coords and
-            weights are noticed by torch's version counter alone.
+        features: [N, C_in] f32, bf16 or f16; torch tensors or numpy arrays. Tensors may lie on a GPU, all on one; work
+            is then queued on torch's current stream. Changes of such coords and weights are noticed by torch's version
+            counter alone.
         weight: same dtype as features, in `weight_layout`: "native" [C_out, kz, ky, kx, C_in],
             "torch" [C_out, C_in, kz, ky, kx] or "taps" [kz·ky·kx, C_in, C_out]; kernel odd along every axis.
         bias: [C_out], added in f32.
         dilation, kernel_size: one number or (z, y, x); kernel_size is needed for "taps" unless a cube.
-        activation: "none" or "relu".
+        residual: [N, C_out] of out_dtype, added in f32 before the activation.
+        activation: "none", "relu", "leaky_relu", "gelu" (the exact one) or "silu", in f32, before the one rounding;
+            negative_slope is that of leaky_relu.
         spatial_shape: (z, y, x) that coords must lie in; derived from coords if absent.
-        batch_size: number of batches that coords must lie in.
+        batch_size: number of batches that coords must lie in. With both, coords on a GPU are not looked at by the host:
+            nothing waits, and a row that lies outside has no neighbours, not even itself.
         out_dtype: "f32", "bf16" or "f16"; that of features by default.
         target, schedule: as in compile_conv; the target must be one this host can run.
 
@@ -91,7 +106,7 @@ def subm_conv3d(
         InputError: an argument is not accepted; nothing is changed.
         CompileError, LaunchError, ToolchainError: see compile_conv and driver.load_conv.
     """
-    _refuse_transforms(features, weight, bias)
+    _refuse_transforms(features, weight, bias, residual)
     points, inputs = check_coords(coords, on_gpu=True), as_array(features, "features", on_gpu=True)
     weights = as_array(weight, "weight", on_gpu=True)
     _check_operands(points, inputs, weights)
@@ -106,18 +121,52 @@ def subm_conv3d(
             out_dtype,
             triple(dilation, "dilation"),
             bias is not None,
+            residual is not None,
             activation,
-            env.TARGET.get() if target is None else target,
+            negative_slope,
+            target_of(target, points),
             schedule,
         )
     )
     biases = None if bias is None else _check_bias(bias, kernel.options.c_out)
+    added = None
+    if residual is not None:
+        added = check_residual(residual, (points.shape[0], kernel.options.c_out), kernel.options.out_dtype)
     out = empty_like_kind(features, (points.shape[0], kernel.options.c_out), kernel.options.out_dtype)
-    kernel = kernel.on(_place(coords=points, features=inputs, weight=weights, bias=biases))
+    kernel = kernel.on(_place(coords=points, features=inputs, weight=weights, bias=biases, residual=added))
     if points.shape[0] > 0:
         kernel, map_ = _map(kernel, coords, points, limits)
-        kernel.run(map_, _packed(kernel, weight, weights, weight_layout), inputs, out.pointer, biases)
-    return _guard_gradient(out.source, features, weight, bias)
+        kernel.run(map_, _packed(kernel, weight, weights, weight_layout), inputs, out.pointer, biases, added)
+    return _guard_gradient(out.source, features, weight, bias, residual)
+
+
+def cached_map(
+    coords: Any,
+    kernel_size: int | tuple[int, int, int],
+    *,
+    dilation: int | tuple[int, int, int] = 1,
+    spatial_shape: tuple[int, int, int] | None = None,
+    batch_size: int | None = None,
+    target: str | None = None,
+) -> Map | None:
+    """The map that subm_conv3d uses for these coordinates, built if it is not there yet; None if there are no rows.
+
+    Args, Raises: as for subm_conv3d. Tensors on a GPU are not accepted.
+    """
+    points = check_coords(coords)
+    limits = _check_limits(spatial_shape, batch_size)
+    # Maps do not depend on channels: the narrowest convolution has the same kernels for them.
+    options = compiler.conv_options(triple(kernel_size, "kernel_size"), 1, 1, dilation=dilation, target=target)
+    if points.shape[0] == 0:
+        return None
+    built: Map = _map(_kernel(options), coords, points, limits)[1]
+    return built
+
+
+def target_of(target: str | None, points: Array) -> str:
+    """The name of the target of a call: what is asked for, or for "auto" what runs where the coordinates lie."""
+    name = env.TARGET.get() if target is None else target
+    return gpu_target_name() if name == "auto" and points.device is not None else name
 
 
 def clear_caches() -> None:
@@ -126,7 +175,7 @@ def clear_caches() -> None:
     A kernel that is loaded is not compiled again: after a change of SPCONV_DUMP_DIR or SPCONV_PRINT_AFTER, this is
     what makes it dump or print.
     """
-    from spconv_compiler.runtime import calls
+    from spconv_compiler.runtime import calls, memory_pool
 
     _coords_cache.clear()
     _weight_cache.clear()
@@ -135,6 +184,10 @@ def clear_caches() -> None:
     sparse_conv.clear()
     compiler.clear_memory()
     calls.forget_captured()
+    memory_pool.clear()
+    modules = sys.modules.get("spconv_compiler.pytorch.maps")
+    if modules is not None:
+        modules.clear_maps()
 
 
 @functools.lru_cache(maxsize=256)
@@ -153,7 +206,9 @@ class _Request(NamedTuple):
     out_dtype: str | None
     dilation: tuple[int, int, int]
     bias: bool
+    residual: bool
     activation: str
+    negative_slope: float
     target: str
     schedule: str
 
@@ -184,6 +239,8 @@ def _kernel_for(request: _Request) -> Kernel:
         dilation=request.dilation,
         bias=request.bias,
         activation=request.activation,
+        negative_slope=request.negative_slope,
+        residual=request.residual,
         target=request.target,
         schedule=request.schedule,
     )
@@ -247,8 +304,10 @@ def _map(kernel: Kernel, coords: Any, points: Array, limits: _Limits | None) -> 
     def built() -> _CoordsEntry:
         # The whole map, so that nothing is kept of coordinates that turn out to be bad.
         wide = with_batch(points)
-        entry = _CoordsEntry(kernel.box(wide))
-        check_box(entry.box, wide, *(limits or (None, None)))
+        given = _given_box(points, limits)
+        entry = _CoordsEntry(given or kernel.box(wide))
+        if given is None:
+            check_box(entry.box, wide, *(limits or (None, None)))
         _map_in(entry, kernel, wide)
         return entry
 
@@ -256,6 +315,16 @@ def _map(kernel: Kernel, coords: Any, points: Array, limits: _Limits | None) -> 
     if limits is not None:
         check_box(entry.box, points, *limits)
     return entry.ready.get(kernel) or _map_in(entry, kernel, points)
+
+
+def _given_box(points: Array, limits: _Limits | None) -> Box | None:
+    """For coordinates on a GPU the box that spatial_shape and batch_size say: to read one would wait."""
+    if points.device is None or limits is None:
+        return None
+    shape, batches = limits
+    if shape is None or batches is None:
+        return None
+    return Box((0, 0, 0, 0), (batches - 1, shape[0] - 1, shape[1] - 1, shape[2] - 1))
 
 
 def _map_in(entry: _CoordsEntry, kernel: Kernel, points: Array) -> tuple[Kernel, Any]:

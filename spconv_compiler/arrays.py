@@ -84,7 +84,7 @@ def as_array(value: Any, what: str, *, on_gpu: bool = False) -> Array:
     """A view of a torch tensor or numpy array, copied only if it is not contiguous and aligned.
 
     Args:
-        on_gpu: whether tensors on an AMD GPU are accepted too.
+        on_gpu: whether tensors on a GPU are accepted too.
 
     Raises:
         InputError: another type, a tensor on another device or without memory, a sparse or nested tensor, or an
@@ -112,8 +112,7 @@ def address_of(array: Any) -> int:
 
 
 def _of_tensor(value: Any, what: str, on_gpu: bool) -> Array:
-    torch: Any = _torch
-    if not value.is_cpu and not (on_gpu and value.is_cuda and torch.version.hip):
+    if not value.is_cpu and not (on_gpu and value.is_cuda):
         raise InputError(f"{what} is on device {value.device}; accepted: cpu")
     given = value
     try:
@@ -136,6 +135,12 @@ def _why_refused(value: Any, what: str) -> str:
         kind = "nested" if value.is_nested else value.layout
         return f"{what} is a {kind} tensor; accepted: strided (dense) tensors"
     return f"{what} has no memory (a traced, transformed or freed tensor); accepted: tensors with data"
+
+
+def gpu_target_name() -> str:
+    """The target whose code runs where torch's GPU tensors lie."""
+    torch: Any = _torch
+    return "gfx950" if torch.version.hip else "sm_90"
 
 
 def empty_like_kind(value: Any, shape: tuple[int, ...], dtype: str) -> Array:

@@ -101,6 +101,13 @@ class KernelCache(Generic[V]):
                 if gate.users == 0:
                     self._gates.pop(key, None)
 
+    def __contains__(self, key: str) -> bool:
+        """Whether a key is in memory or seems to be on disk; the entry there is not verified."""
+        with self._mutex:
+            if key in self._memory:
+                return True
+        return self.disk is not None and key in self.disk
+
     def clear_memory(self) -> None:
         """Forgets the loaded kernels; the disk keeps its entries."""
         with self._mutex:

@@ -166,6 +166,10 @@ class DiskCache:
         path = self._folder(key) / check_name(name)
         return path if os.path.isfile(path) else None
 
+    def __contains__(self, key: str) -> bool:
+        """Whether there is an entry. Not verified, as `path`."""
+        return os.path.isfile(self._folder(key) / MANIFEST)
+
     @contextlib.contextmanager
     def lock(self, key: str, timeout: float = LOCK_TIMEOUT_S) -> Iterator[bool]:
         """Holds the lock of `key` among processes; yields whether it is held.

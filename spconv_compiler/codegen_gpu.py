@@ -74,24 +74,33 @@ def emit_gpu(module: ir.Module, target: GpuTarget, toolkit: pathlib.Path) -> Gpu
     Raises:
         CodegenError: the code generator or the linker failed, or a kernel does not fit the target.
     """
-    kernels = _kernels(module)
-    isa = _translate(kernels, target, to_binary("isa")).decode()
+    kernels, attach = kernels_of(module), attach_target(target)
+    isa = translate(kernels, attach, to_binary("isa")).decode()
     facts = kernel_facts(isa)
     for name, kernel in facts.items():
         _check(name, kernel, target)
-    return GpuCode(_translate(kernels, target, to_binary("bin", str(toolkit))), isa, facts)
+    return GpuCode(translate(kernels, attach, to_binary("bin", str(toolkit))), isa, facts)
 
 
-def _kernels(module: ir.Module) -> ir.OpView:
+def kernels_of(module: ir.Module) -> ir.OpView:
+    """The gpu.module of a module at its last level.
+
+    Raises:
+        CodegenError: there is none.
+    """
     for op in module.body.operations:
         if op.operation.name == "gpu.module":
             return op
-    raise CodegenError("the module has no kernels", notes=("accepted: a module at level rocdl with a gpu.module",))
+    raise CodegenError("the module has no kernels", notes=("accepted: one with a gpu.module",))
 
 
-def _translate(kernels: ir.OpView, target: GpuTarget, to_binary_pass: str) -> bytes:
-    """The bytes that gpu-module-to-binary makes of a copy of the kernels."""
-    pipeline = f"builtin.module({attach_target(target)},{to_binary_pass})"
+def translate(kernels: ir.OpView, attach: str, to_binary_pass: str) -> bytes:
+    """The bytes that gpu-module-to-binary makes of a copy of the kernels, marked for a chip by the pass `attach`.
+
+    Raises:
+        CodegenError: the code generator or the linker failed.
+    """
+    pipeline = f"builtin.module({attach},{to_binary_pass})"
     with kernels.operation.context, ir.Location.unknown():
         copy = ir.Module.create()
         with ir.InsertionPoint(copy.body):

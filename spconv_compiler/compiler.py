@@ -13,10 +13,11 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from spconv_compiler import env
+from spconv_compiler import bundle, env
 from spconv_compiler.artifact import Artifact, pack_files
 from spconv_compiler.cache import KernelCache, open_disk_cache
 from spconv_compiler.cache_key import cache_key
+from spconv_compiler.epilogue import DEFAULT_SLOPE, epilogue_of
 from spconv_compiler.errors import CompileError, InputError
 from spconv_compiler.options import CompileOptions, triple, whole
 from spconv_compiler.schedules import check_schedule_name
@@ -46,8 +47,11 @@ def compile_conv(
     dilation: int | tuple[int, int, int] = 1,
     bias: bool = False,
     activation: str = "none",
+    negative_slope: float = DEFAULT_SLOPE,
+    residual: bool = False,
     target: str | None = None,
     schedule: str = "auto",
+    mapper: str = "auto",
 ) -> Artifact:
     """Compiles a submanifold convolution, or finds it in the memory or disk cache.
 
@@ -56,9 +60,12 @@ def compile_conv(
         c_in, c_out: channels.
         key_width: 32 when the padded box of coordinates has fewer than 2^31 cells over all batches, else 64.
         dtype: of features and weights ("bf16", "f16", "f32"); out_dtype: of the result, dtype by default.
-        bias: whether a bias is added; activation: "none" or "relu", applied last.
+        bias: whether a bias is added; residual: whether rows of out_dtype are.
+        activation: "none", "relu", "leaky_relu" (with negative_slope), "gelu" or "silu", applied last.
         target: "auto", "cpu", "gfx950" or an x86-64 level; SPCONV_TARGET by default.
         schedule: name of a gemm schedule, or "auto".
+        mapper: how a GPU builds the map: "dense_grid" or "z_delta"; "auto" compiles dense_grid, and a kernel that is
+            loaded takes the one that suits the coordinates.
 
     Returns:
         The artifact: linked object, assembly, IR of each level, launch plan.
@@ -78,8 +85,11 @@ def compile_conv(
         dilation=dilation,
         bias=bias,
         activation=activation,
+        negative_slope=negative_slope,
+        residual=residual,
         target=target,
         schedule=schedule,
+        mapper=mapper,
     )
     return compile_options(options)
 
@@ -95,8 +105,11 @@ def conv_options(
     dilation: int | tuple[int, int, int] = 1,
     bias: bool = False,
     activation: str = "none",
+    negative_slope: float = DEFAULT_SLOPE,
+    residual: bool = False,
     target: str | None = None,
     schedule: str = "auto",
+    mapper: str = "auto",
 ) -> CompileOptions:
     """The arguments of `compile_conv`, checked, with what the environment adds.
 
@@ -107,6 +120,7 @@ def conv_options(
         raise InputError(f"target is {target!r}; accepted: {', '.join(target_names())}")
     resolved = get_target(env.TARGET.get() if target is None else target)
     check_schedule_name(schedule)
+    epilogue = epilogue_of(activation, negative_slope)
     return CompileOptions(
         kernel_size=triple(kernel_size, "kernel_size"),
         c_in=whole(c_in, "c_in"),
@@ -116,9 +130,12 @@ def conv_options(
         out_dtype=dtype if out_dtype is None else out_dtype,
         dilation=triple(dilation, "dilation"),
         bias=bool(bias),
-        activation=activation,
+        activation=epilogue.activation,
+        negative_slope=epilogue.negative_slope,
+        residual=bool(residual),
         target=resolved.name,
         schedule=schedule,
+        mapper=mapper,
         verify=env.VERIFY.get(),
         dump_dir=str(env.DUMP_DIR.get() or ""),
         print_after=env.PRINT_AFTER.get(),
@@ -127,14 +144,38 @@ def conv_options(
 
 def compile_options(options: CompileOptions | SparseOptions) -> Artifact:
     """`compile_conv` for options that are already resolved."""
-    target = code_target(get_target(options.target))
-    options = dataclasses.replace(options, target=target.name)
-    parts = {**options.key_parts(), "target": target.facts(), "toolchain": _toolchain(target)}
+    place = bundle.folder()
+    if place is not None:
+        target = code_target(get_target(options.target))
+        found = bundle.find(place, options, target)
+        if found is not None:
+            return found
+    options, target, parts = _resolved(options)
     cache = _kernel_cache()
     # A dump is asked for to be looked at: it must be written even when the kernel is in the cache.
     if options.dump_dir or options.print_after:
         return Artifact(cache_key(parts), _build(options, target))
     return cache.get_or_build(cache_key(parts), parts, lambda: _build(options, target))
+
+
+def is_compiled(options: CompileOptions | SparseOptions) -> bool:
+    """Whether a kernel is in the memory or disk cache."""
+    return cache_key(_resolved(options)[2]) in _kernel_cache()
+
+
+def adopt(options: CompileOptions | SparseOptions, files: Mapping[str, bytes]) -> None:
+    """Puts what another process has compiled into the cache, unless it is there."""
+    parts = _resolved(options)[2]
+    _kernel_cache().get_or_build(cache_key(parts), parts, lambda: dict(files))
+
+
+def _resolved(
+    options: CompileOptions | SparseOptions,
+) -> tuple[CompileOptions | SparseOptions, Target, dict[str, Any]]:
+    """The options for the target whose code it is, that target, and the parts of the cache key."""
+    target = code_target(get_target(options.target))
+    options = dataclasses.replace(options, target=target.name)
+    return options, target, {**options.key_parts(), "target": target.facts(), "toolchain": _toolchain(target)}
 
 
 def clear_memory() -> None:
@@ -188,7 +229,7 @@ def _compile(
     from spconv_compiler.runner import Runner
 
     start = time.perf_counter()
-    stages = stages_for(target, options.schedule)
+    stages = stages_for(target, options.schedule, _mapper(options))
     check_print_after(options.print_after, (item for stage in stages for item in stage.passes), env.PRINT_AFTER.name)
     runner = Runner(verify=options.verify, print_after=options.print_after, dump=folder)
     levels: dict[str, str] = {}
@@ -215,7 +256,15 @@ def _generate(
 ) -> tuple[bytes, str | None, Mapping[str, Any]]:
     """(code object, assembly text or None, facts of each kernel)."""
     start = time.perf_counter()
-    if isinstance(target, GpuTarget):
+    code: bytes
+    isa: str | None
+    if isinstance(target, GpuTarget) and target.path[-1] == "nvvm":
+        from spconv_compiler.codegen_ptx import emit_ptx
+
+        ptx = emit_ptx(module, target)
+        code, isa, kernels = ptx.object, ptx.isa, {name: dataclasses.asdict(k) for name, k in ptx.kernels.items()}
+        runner.write_dump("kernel.s", lambda: ptx.isa)
+    elif isinstance(target, GpuTarget):
         from spconv_compiler.codegen_gpu import emit_gpu
         from spconv_compiler.linker import toolkit_dir
 
@@ -231,13 +280,18 @@ def _generate(
     return code, isa, kernels
 
 
+def _mapper(options: CompileOptions | SparseOptions) -> str:
+    """Ops between two coordinate sets have no choice of mapper."""
+    return options.mapper if isinstance(options, CompileOptions) else "auto"
+
+
 def _write_replay(folder: pathlib.Path, options: CompileOptions | SparseOptions, target: Target, text: str) -> None:
     """Writes what repeats this compilation: options, pipeline, input and the spconv-opt line."""
     from spconv_compiler.pipeline import pipeline_text
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "options.json").write_text(json.dumps(dataclasses.asdict(options), indent=1))
-    (folder / "pipeline.txt").write_text(pipeline_text(target, options.schedule) + "\n")
+    (folder / "pipeline.txt").write_text(pipeline_text(target, options.schedule, _mapper(options)) + "\n")
     (folder / "input.mlir").write_text(text)
     line = [
         "spconv-opt",
@@ -245,6 +299,7 @@ def _write_replay(folder: pathlib.Path, options: CompileOptions | SparseOptions,
         f"--to-level={target.path[-1]}",
         f"--target={target.name}",
         f"--schedule={options.schedule}",
+        f"--mapper={_mapper(options)}",
     ]
     script = f'#!/bin/sh\ncd "$(dirname "$0")" && exec {shlex.join(line)} "$@" input.mlir\n'
     (folder / "replay.sh").write_text(script)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from spconv_compiler import env
+from spconv_compiler import env, row_order
 from spconv_compiler.arrays import ITEM_BYTES, Array, torch_module
 from spconv_compiler.artifact import Artifact
 from spconv_compiler.compiler import compile_options
@@ -42,6 +42,12 @@ class KernelMap:
     pairs: int
     symbols: Mapping[str, int] = dataclasses.field(repr=False)
     buffers: Mapping[str, CpuBuffer] = dataclasses.field(repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the map holds; of the list of pairs, whose room is a guess, what is filled."""
+        others = sum(buffer.nbytes for name, buffer in self.buffers.items() if name != "pairs")
+        return others + self.pairs * ITEM_BYTES["i64"]
 
 
 class ConvKernel:
@@ -102,7 +108,7 @@ class ConvKernel:
                 f"coords from {box.low} to {box.high} need 64-bit keys; accepted by this kernel: key_width=32"
             )
         symbols = box.symbols(self.options.kernel_size, self.options.dilation)
-        symbols |= {"rows": rows, "threads": thread_count()}
+        symbols |= {"rows": rows, "threads": thread_count(), "order": row_order.known_address(rows)}
         self.artifact.plan.check(symbols)
         kept = self._plan.run("pairs", {**symbols, "coords": coords.pointer})
         status = kept.pop("status").array()
@@ -112,7 +118,12 @@ class ConvKernel:
                 f"{int(status[0])} coords repeat an earlier row, the first: rows {first} and {second} are both "
                 f"{numpy_view(coords)[first].tolist()} (batch, z, y, x); accepted: every voxel once"
             )
-        return KernelMap(rows, int(status[3]), symbols, kept)
+        row_order.note(kept["origin"])
+        return KernelMap(rows, int(status[3]), {**symbols, "order": 0}, kept)
+
+    def calls(self, group: str) -> list[tuple[int, tuple[str, ...]]]:
+        """(address of the function, names of its arguments) of each launch of a group."""
+        return self._plan.calls(group)
 
     def pack(self, weight: Array) -> dict[str, CpuBuffer]:
         """Packed weights from the native layout."""
@@ -126,11 +137,14 @@ class ConvKernel:
         features: Array,
         out: int,
         bias: Array | None = None,
+        residual: Array | None = None,
     ) -> None:
         """Convolves features [N, C_in] into the memory at address `out`, [N, C_out] of out_dtype."""
         values = {**map_.symbols, "threads": thread_count(), "features": features.pointer, "out": out}
         if bias is not None:
             values["bias"] = bias.pointer
+        if residual is not None:
+            values["residual"] = residual.pointer
         self._plan.run("output", values, {**map_.buffers, **packed})
 
 
@@ -163,8 +177,8 @@ def check_runnable(target: Target) -> None:
     Raises:
         LaunchError: it does not.
     """
-    if not isinstance(target, CpuTarget):
-        raise LaunchError(f"target {target.name} does not run ops between two coordinate sets; accepted: target='cpu'")
+    # A target that is no GPU is a processor.
+    assert isinstance(target, CpuTarget)
     from spconv_compiler.toolchain import host_cpu_features
 
     missing = sorted(set(target.requires) - host_cpu_features())

@@ -20,6 +20,7 @@ from spconv_compiler.options import CompileOptions
 from spconv_compiler.runtime.calls import HostCall, TensorCall, host_call, read, tensor_call
 from spconv_compiler.runtime.device import Buffer, Device
 from spconv_compiler.runtime.gpu_plan import GpuPlan
+from spconv_compiler.schedules.mappers import DENSE_GRID, NARROW_KEYS, Z_DELTA, choose_mapper
 from spconv_compiler.targets import GpuTarget
 
 _MAX_ROWS = 2**31 - 1
@@ -60,6 +61,9 @@ class GpuConvKernel:
     the rest of the program, and can be captured into a graph once map and packed weights exist.
 
     Repeated coordinates are not noticed: the lowest row counts as the neighbour.
+
+    With the option mapper="auto" every map is built by the mapper that suits its coordinates (schedules/mappers.py);
+    what builds maps by search is compiled when first needed.
     """
 
     def __init__(
@@ -109,7 +113,7 @@ class GpuConvKernel:
         if self._index is None:
             return host_call(self._device)
         device: Any = self._device
-        return tensor_call(device, wait=wait)
+        return tensor_call(device, share=wait)
 
     def checksum(self, array: Array) -> int:
         """A checksum of a host array's bytes. Tensors on a device have none: their version counter must do."""
@@ -130,7 +134,22 @@ class GpuConvKernel:
 
     def key_width(self, box: Box) -> int:
         """Bits of the keys that the coordinates of a box need."""
-        return box.key_width(self.options.kernel_size, self.options.dilation, self._target.narrow_cells)
+        narrow = self._target.narrow_cells if self.options.mapper == DENSE_GRID else NARROW_KEYS
+        return box.key_width(self.options.kernel_size, self.options.dilation, narrow)
+
+    def mapper(self, box: Box, rows: int) -> str:
+        """The mapper that builds the map of so many coordinates in a box."""
+        options = self.options
+        if options.mapper != "auto":
+            return options.mapper
+        cells = box.symbols(options.kernel_size, options.dilation)["cells"]
+        return choose_mapper(cells, rows, options.taps, self._target)
+
+    @functools.cached_property
+    def _by_search(self) -> GpuConvKernel:
+        """The same convolution with the other mapper; its maps serve this one."""
+        options = dataclasses.replace(self.options, mapper=Z_DELTA)
+        return GpuConvKernel(compile_options(options), options, self._target, self._open_device, self._index)
 
     def build_map(self, coords: Array, box: Box) -> DeviceMap:
         """The map of coords int32 [N, 4], N ≥ 1, whose box is `box`.
@@ -146,6 +165,8 @@ class GpuConvKernel:
             raise InputError(
                 f"coords from {box.low} to {box.high} need 64-bit keys; accepted by this kernel: key_width=32"
             )
+        if self.options.mapper == "auto" and self.mapper(box, rows) == Z_DELTA:
+            return self._by_search.build_map(coords, box)
         symbols = {**box.symbols(self.options.kernel_size, self.options.dilation), "rows": rows, "threads": 1}
         self.artifact.plan.check(symbols)
         with self._call(True) as call:
@@ -166,6 +187,7 @@ class GpuConvKernel:
         features: Array,
         out: int,
         bias: Array | None = None,
+        residual: Array | None = None,
     ) -> None:
         """Convolves features [N, C_in] into the memory at address `out`, [N, C_out] of out_dtype.
 
@@ -176,6 +198,8 @@ class GpuConvKernel:
             given = {**call.use(map_.buffers), **call.use(packed), "features": call.place("features", features)}
             if bias is not None:
                 given["bias"] = call.place("bias", bias)
+            if residual is not None:
+                given["residual"] = call.place("residual", residual)
             given["out"] = call.output("out", out, nbytes)
             self._plan.run("output", map_.symbols, given, call)
             call.deliver(given["out"], out)
@@ -187,14 +211,31 @@ def load_gpu_conv(options: CompileOptions, target: GpuTarget) -> GpuConvKernel:
     Raises:
         LaunchError: there is no such device, or it refuses the code.
     """
+    # Before the compiler: without a GPU its work would be for nothing.
+    device_of = open_device(target)
+    return GpuConvKernel(compile_options(options), options, target, device_of)
+
+
+def open_device(target: GpuTarget) -> Callable[[int], Device]:
+    """What gives the device with a number, for code of a target; device 0 is there.
+
+    Raises:
+        LaunchError: there is no such device.
+    """
     if target.simulated:
         from spconv_compiler.runtime.sim import sim_device
 
-        return GpuConvKernel(compile_options(options), options, target, lambda index: sim_device())
+        return lambda index: sim_device()
+    if target.runtime == "cuda":
+        from spconv_compiler.runtime.cuda_device import cuda_device
+        from spconv_compiler.runtime.cuda_library import load_cuda
+
+        cuda = load_cuda()
+        cuda_device(cuda, 0, target.chip)
+        return lambda index: cuda_device(cuda, index, target.chip)
     from spconv_compiler.runtime.hip_device import hip_device
     from spconv_compiler.runtime.hip_library import load_hip
 
-    # Before the compiler: without a GPU its work would be for nothing.
     hip = load_hip()
     hip_device(hip, 0, target.chip)
-    return GpuConvKernel(compile_options(options), options, target, lambda index: hip_device(hip, index, target.chip))
+    return lambda index: hip_device(hip, index, target.chip)

@@ -196,6 +196,20 @@ HIP: Variable[Path | None] = Variable(
     "the path of libamdhip64.so",
     "The HIP runtime to use instead of searching the process, the loader's path and ROCM_PATH.",
 )
+CUDA: Variable[Path | None] = Variable(
+    "SPCONV_CUDA",
+    _parse_path,
+    _always(None),
+    "the path of libcuda.so.1",
+    "NVIDIA's driver library to use instead of the one in the loader's path.",
+)
+BUNDLE: Variable[Path | None] = Variable(
+    "SPCONV_BUNDLE",
+    _parse_path,
+    _always(None),
+    "the path of a directory",
+    "A folder of kernels compiled ahead of time (bundle.py), looked in before anything is compiled.",
+)
 
 VARIABLES: tuple[Variable[object], ...] = (
     CACHE,
@@ -210,6 +224,8 @@ VARIABLES: tuple[Variable[object], ...] = (
     LOG,
     ROCM_PATH,
     HIP,
+    CUDA,
+    BUNDLE,
 )
 
 

@@ -1,15 +1,18 @@
-"""Builds level-spconv modules for the runtime JIT."""
+"""Builds the level-spconv module of one op, as the drivers compile it."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
 from spconv_compiler.bindings import func, ir
 from spconv_compiler.dialect.conv import subm_conv3d
+from spconv_compiler.dialect.network import affine, concat, pointwise
 from spconv_compiler.dialect.sparse import output_coords, sparse_conv3d, sparse_pool3d
 from spconv_compiler.dialect.types import coords_type, element_named
 from spconv_compiler.options import CompileOptions
-from spconv_compiler.sparse_options import SparseOptions
+from spconv_compiler.sparse_options import ON_ROWS, SparseOptions
 
 
 def module_of(options: CompileOptions | SparseOptions) -> ir.Module:
@@ -30,6 +33,8 @@ def sparse_module(options: SparseOptions) -> ir.Module:
         element, out_element = element_named(options.dtype), element_named(options.out_dtype)
         features = ir.RankedTensorType.get([dynamic, options.c_in], element)
         arguments = {"coords": coords, "out_coords": coords, "features": features}
+        if options.operation in ON_ROWS:
+            return _rows_module(options, features)
         if options.operation != "conv":
             return _function("conv", arguments, features, lambda values: _pool(options, values))
         kernel = options.geometry.kernel_size
@@ -37,7 +42,29 @@ def sparse_module(options: SparseOptions) -> ir.Module:
         if options.bias:
             arguments["bias"] = ir.RankedTensorType.get([options.c_out], ir.F32Type.get())
         result = ir.RankedTensorType.get([dynamic, options.c_out], out_element)
+        if options.residual:
+            arguments["residual"] = result
         return _function("conv", arguments, result, lambda values: _convolution(options, values, result))
+
+
+def _rows_module(options: SparseOptions, features: ir.Type) -> ir.Module:
+    """@rows(features[, residual]), @rows(features, scale, shift) or @rows(features, second), without coordinates."""
+    dynamic, element = ir.ShapedType.get_dynamic_size(), element_named(options.dtype)
+    result = ir.RankedTensorType.get([dynamic, options.c_out], element_named(options.out_dtype))
+    if options.operation == "concat":
+        second = ir.RankedTensorType.get([dynamic, options.c_out - options.c_in], element)
+        return _function("rows", {"features": features, "second": second}, result, lambda values: concat(*values))
+    if options.operation == "affine":
+        vector = ir.RankedTensorType.get([options.c_out], ir.F32Type.get())
+        arguments = {"features": features, "scale": vector, "shift": vector}
+        return _function("rows", arguments, result, lambda values: affine(*values))
+    arguments = {"features": features} | ({"residual": result} if options.residual else {})
+
+    def end(values: list[ir.Value]) -> ir.Value:
+        value, *residual = values
+        return pointwise(value, result, residual=residual[0] if residual else None, epilogue=options.epilogue)
+
+    return _function("rows", arguments, result, end)
 
 
 def _function(
@@ -73,8 +100,9 @@ def _pool(options: SparseOptions, values: list[ir.Value]) -> ir.Value:
 
 
 def _convolution(options: SparseOptions, values: list[ir.Value], result: ir.Type) -> ir.Value:
+    values, result, end, with_residual = _end(options, values, result)
     geometry, (coords, out_coords, features, weight, *bias) = options.geometry, values
-    return sparse_conv3d(
+    total = sparse_conv3d(
         coords,
         out_coords,
         features,
@@ -85,37 +113,51 @@ def _convolution(options: SparseOptions, values: list[ir.Value], result: ir.Type
         dilation=geometry.dilation,
         transposed=geometry.transposed,
         bias=bias[0] if bias else None,
-        activation=options.activation,
+        **end,
     )
+    return with_residual(total)
+
+
+def _end(
+    options: CompileOptions | SparseOptions, values: list[ir.Value], result: ir.Type
+) -> tuple[list[ir.Value], ir.Type, dict[str, Any], Callable[[ir.Value], ir.Value]]:
+    """How a convolution ends: its operands, type and epilogue, and what has to follow it.
+
+    A residual is the last of `values`; it is added to the f32 sum by an op of its own.
+    """
+    if not options.residual:
+        return values, result, {"epilogue": options.epilogue}, lambda total: total
+    *operands, residual = values
+    exact = ir.RankedTensorType.get(ir.RankedTensorType(result).shape, ir.F32Type.get())
+    add = functools.partial(pointwise, result_type=result, residual=residual, epilogue=options.epilogue)
+    return operands, exact, {}, add
 
 
 def conv_module(options: CompileOptions) -> ir.Module:
-    """A module with one function @conv(coords, features, weight[, bias]) that convolves; in the current context."""
+    """A module with one function, whose arguments have names, that convolves; in the current context.
+
+    @conv(coords, features, weight[, bias][, residual]) → rows of coords.
+    """
     dynamic = ir.ShapedType.get_dynamic_size()
     element, out_element = element_named(options.dtype), element_named(options.out_dtype)
-    arguments = [
-        coords_type(options.key_width),
-        ir.RankedTensorType.get([dynamic, options.c_in], element),
-        ir.RankedTensorType.get([options.c_out, *options.kernel_size, options.c_in], element),
-    ]
-    if options.bias:
-        arguments.append(ir.RankedTensorType.get([options.c_out], ir.F32Type.get()))
     result = ir.RankedTensorType.get([dynamic, options.c_out], out_element)
+    arguments = {
+        "coords": coords_type(options.key_width),
+        "features": ir.RankedTensorType.get([dynamic, options.c_in], element),
+        "weight": ir.RankedTensorType.get([options.c_out, *options.kernel_size, options.c_in], element),
+    }
+    if options.bias:
+        arguments["bias"] = ir.RankedTensorType.get([options.c_out], ir.F32Type.get())
+    if options.residual:
+        arguments["residual"] = result
     with ir.Location.name(options.name):
-        module = ir.Module.create()
-        with ir.InsertionPoint(module.body):
-            function = func.FuncOp("conv", (arguments, [result]))
-            block = function.add_entry_block()
-        with ir.InsertionPoint(block):
-            coords, features, weight, *bias = block.arguments
-            value = subm_conv3d(
-                coords,
-                features,
-                weight,
-                result,
-                bias=bias[0] if bias else None,
-                dilation=options.dilation,
-                activation=options.activation,
-            )
-            func.ReturnOp([value])
-    return module
+        return _function("conv", arguments, result, lambda values: _submanifold(options, values, result))
+
+
+def _submanifold(options: CompileOptions, values: list[ir.Value], result: ir.Type) -> ir.Value:
+    values, result, end, with_residual = _end(options, values, result)
+    coords, features, weight, *bias = values
+    total = subm_conv3d(
+        coords, features, weight, result, bias=bias[0] if bias else None, dilation=options.dilation, **end
+    )
+    return with_residual(total)

@@ -1,6 +1,6 @@
 """The levels of the IR and the rule of each: which ops may stand on the host side and inside kernels.
 
-A module at level `gpu`, `rocdl`, `loops` or `cpu` has a host plan (a func.func with spconv.symbol, alloc and
+A module at level `gpu`, `rocdl`, `nvvm`, `loops` or `cpu` has a host plan (a func.func with spconv.symbol, alloc and
 launch) and kernels in one nested module (gpu.module or module).
 """
 
@@ -37,12 +37,23 @@ LEVELS = {
     for level in (
         Level(
             "spconv",
-            "functions of convolutions on tensors; no kernels, no stages",
-            host=("func.", "spconv.subm_conv3d", "spconv.output_coords", "spconv.sparse_"),
+            "functions of convolutions and pointwise ops on tensors; no kernels, no stages",
+            host=(
+                "func.",
+                "spconv.subm_conv3d",
+                "spconv.output_coords",
+                "spconv.sparse_",
+                "spconv.parameter",
+                "spconv.pointwise",
+                "spconv.concat",
+                "spconv.affine",
+                "spconv.norm_",
+                "spconv.scale_",
+            ),
         ),
         Level(
             "stages",
-            "functions of maps, compact, pack_weight, fill, gemm, pool and apply_epilogue; no convolutions",
+            "functions of maps, compact, pack_weight, fill, gemm, pool and work on rows; no convolutions",
             host=(
                 "func.",
                 "spconv.map",
@@ -54,19 +65,28 @@ LEVELS = {
                 "spconv.fill",
                 "spconv.gemm",
                 "spconv.apply_epilogue",
+                "spconv.affine",
+                "spconv.concat",
             ),
         ),
         Level(
             "gpu",
-            "a host plan, and gpu.func kernels of scf, arith, math, vector, memref and spconv.tile_* ops",
+            "a host plan, and gpu.func kernels of scf, arith, math, vector, memref and spconv.tile_* ops; in kernels of "
+            "a schedule for one target also that target's own",
             host=_PLAN,
-            kernels=("gpu.", "scf.", "arith.", "math.", "vector.", "memref.", "spconv.tile_"),
+            kernels=("gpu.", "scf.", "arith.", "math.", "vector.", "memref.", "spconv.tile_", "nvvm.", "llvm."),
         ),
         Level(
             "rocdl",
             "a host plan, and kernels of the llvm and rocdl dialects only",
             host=_PLAN,
             kernels=("llvm.", "rocdl."),
+        ),
+        Level(
+            "nvvm",
+            "a host plan, and kernels of the llvm and nvvm dialects only",
+            host=_PLAN,
+            kernels=("llvm.", "nvvm."),
         ),
         Level(
             "loops",

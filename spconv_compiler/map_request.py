@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spconv_compiler import env
+from spconv_compiler.coordinates import check_coords
 from spconv_compiler.errors import InputError
 from spconv_compiler.geometry import ConvGeometry, Triple
 from spconv_compiler.options import triple, whole
 from spconv_compiler.sparse_driver import SparseKernel, load_sparse
 from spconv_compiler.sparse_options import SparseOptions
 from spconv_compiler.targets import get_target, target_names
+
+if TYPE_CHECKING:
+    from spconv_compiler.sparse_driver_gpu import GpuSparseKernel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +28,7 @@ class MapRequest:
         shape, out_shape: spatial shapes (z, y, x) of inputs and outputs, or None where the grid has no edge.
         batches: number of batches, or None.
         target: resolved name.
+        capacity: rows of outputs that there is room for, or None: as many as there are.
     """
 
     geometry: ConvGeometry
@@ -31,9 +36,10 @@ class MapRequest:
     out_shape: Triple | None
     batches: int | None
     target: str
+    capacity: int | None = None
 
     @functools.cached_property
-    def kernel(self) -> SparseKernel:
+    def kernel(self) -> SparseKernel | GpuSparseKernel:
         """The kernel that makes outputs, with 32-bit keys; it also has the driver's helpers."""
         return load_sparse(sparse_options("outputs", self.geometry, self.target))
 
@@ -49,6 +55,7 @@ def map_request(
     spatial_shape: Triple | None,
     batch_size: int | None,
     target: str | None,
+    capacity: int | None = None,
 ) -> MapRequest:
     """The arguments of build_map, checked.
 
@@ -65,12 +72,19 @@ def map_request(
         None if spatial_shape is None else triple(spatial_shape, "spatial_shape"),
         None if batch_size is None else whole(batch_size, "batch_size"),
         env.TARGET.get() if target is None else target,
+        None if capacity is None else whole(capacity, "capacity"),
     )
 
 
 @functools.lru_cache(maxsize=512)
 def _request(
-    axes: tuple[Triple, ...], transposed: bool, extra: Triple, shape: Triple | None, batches: int | None, target: str
+    axes: tuple[Triple, ...],
+    transposed: bool,
+    extra: Triple,
+    shape: Triple | None,
+    batches: int | None,
+    target: str,
+    capacity: int | None,
 ) -> MapRequest:
     kernel_size, stride, padding, dilation = axes
     geometry = ConvGeometry(kernel_size, stride, padding, dilation, transposed)
@@ -78,12 +92,25 @@ def _request(
         raise InputError(f"spatial_shape is {shape}; accepted: three sizes (z, y, x) of at least 1")
     if batches is not None and batches < 1:
         raise InputError(f"batch_size is {batches}; accepted: at least 1")
+    if capacity is not None and capacity < 1:
+        raise InputError(f"capacity is {capacity}; accepted: at least 1, or None")
     if min(extra) < 0:
         raise InputError(f"output_padding is {extra}; accepted: three numbers (z, y, x) of at least 0")
     if max(extra) > 0 and (shape is None or not transposed):
         raise InputError(f"output_padding is {extra}; accepted: 0, or a transposed geometry with a spatial_shape")
     out_shape = None if shape is None else geometry.output_shape(shape, extra)
-    return MapRequest(geometry, shape, out_shape, batches, get_target(target).name)
+    return MapRequest(geometry, shape, out_shape, batches, get_target(target).name, capacity)
+
+
+def target_for(target: str | None, coords: Any) -> str:
+    """The name of the target of an op over `coords`: "auto" is what runs where they lie.
+
+    Raises:
+        InputError: coords are not accepted.
+    """
+    from spconv_compiler.api import target_of
+
+    return target_of(target, check_coords(coords, on_gpu=True))
 
 
 def forget_requests() -> None:

@@ -7,7 +7,9 @@ import math
 import operator
 from typing import Any
 
+from spconv_compiler.epilogue import Epilogue
 from spconv_compiler.errors import InputError
+from spconv_compiler.schedules.mappers import check_mapper_name
 
 DTYPES = ("bf16", "f16", "f32")
 MAX_CHANNELS = 2**14
@@ -51,9 +53,11 @@ class CompileOptions:
         c_in, c_out: channels.
         key_width: bits of a packed coordinate, 32 or 64.
         dtype: of features and weights; out_dtype: of the result. Sums are f32 always.
-        bias: whether a bias [c_out] f32 is added; activation: "none" or "relu".
+        bias: whether a bias [c_out] f32 is added; residual: whether rows of out_dtype are added.
+        activation: one of epilogue.ACTIVATIONS, applied last; negative_slope: of leaky_relu, else 0.
         target: a name that targets.get_target accepts, already resolved.
         schedule: name of a gemm schedule, or "auto".
+        mapper: of a GPU: "dense_grid", "z_delta", or "auto", upon which the driver chooses for each set of coordinates.
         verify: check IR and levels between passes.
         dump_dir: folder for dumps, or "".
         print_after: pass name or "all": print the IR to stderr after it.
@@ -68,8 +72,11 @@ class CompileOptions:
     dilation: tuple[int, int, int] = (1, 1, 1)
     bias: bool = False
     activation: str = "none"
+    negative_slope: float = 0.0
+    residual: bool = False
     target: str = "cpu"
     schedule: str = "auto"
+    mapper: str = "auto"
     verify: bool = dataclasses.field(default=True, metadata=_NO_EFFECT)
     dump_dir: str = dataclasses.field(default="", metadata=_NO_EFFECT)
     print_after: str = dataclasses.field(default="", metadata=_NO_EFFECT)
@@ -92,12 +99,17 @@ class CompileOptions:
         for name in ("dtype", "out_dtype"):
             if getattr(self, name) not in DTYPES:
                 raise InputError(f"{name} is {getattr(self, name)!r}; accepted: {', '.join(DTYPES)}")
-        if self.activation not in ("none", "relu"):
-            raise InputError(f"activation is {self.activation!r}; accepted: none, relu")
+        check_mapper_name(self.mapper)
+        _ = self.epilogue
 
     @property
     def taps(self) -> int:
         return math.prod(self.kernel_size)
+
+    @property
+    def epilogue(self) -> Epilogue:
+        """What is applied to a sum; InputError where there is no such activation."""
+        return Epilogue(self.activation, self.negative_slope)
 
     @property
     def name(self) -> str:

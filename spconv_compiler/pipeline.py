@@ -23,12 +23,15 @@ class Stage:
     passes: tuple[Pass, ...]
 
 
-def stages_for(target: Target, schedule: str = "auto") -> list[Stage]:
+def stages_for(target: Target, schedule: str = "auto", mapper: str = "auto") -> list[Stage]:
     """Every stage from level spconv to the target's last level before the object."""
-    return [_stage(low, high, target, schedule) for low, high in zip(target.path, target.path[1:], strict=False)]
+    levels = target.path
+    return [_stage(low, high, target, schedule, mapper) for low, high in zip(levels, levels[1:], strict=False)]
 
 
-def passes_between(target: Target, source: str, result: str, schedule: str = "auto") -> list[Stage]:
+def passes_between(
+    target: Target, source: str, result: str, schedule: str = "auto", mapper: str = "auto"
+) -> list[Stage]:
     """The stages from level `source` to level `result` of a target.
 
     Raises:
@@ -38,7 +41,7 @@ def passes_between(target: Target, source: str, result: str, schedule: str = "au
     if source not in path or result not in path or path.index(source) > path.index(result):
         raise InputError(f"no way from level {source} to {result} on {target.name}; its levels: {' → '.join(path)}")
     levels = path[path.index(source) : path.index(result) + 1]
-    return [_stage(low, high, target, schedule) for low, high in zip(levels, levels[1:], strict=False)]
+    return [_stage(low, high, target, schedule, mapper) for low, high in zip(levels, levels[1:], strict=False)]
 
 
 def check_print_after(name: str, passes: Iterable[Pass], source: str) -> None:
@@ -52,16 +55,16 @@ def check_print_after(name: str, passes: Iterable[Pass], source: str) -> None:
         raise InputError(f"{source} {name}: no such pass runs; accepted: {', '.join(['all', *labels])}")
 
 
-def pipeline_text(target: Target, schedule: str = "auto") -> str:
+def pipeline_text(target: Target, schedule: str = "auto", mapper: str = "auto") -> str:
     """The whole pipeline as text: for the cache key, dumps and spconv-compile --print-pipeline."""
     lines = []
-    for stage in stages_for(target, schedule):
+    for stage in stages_for(target, schedule, mapper):
         lines.append(f"// {stage.source} → {stage.result}")
         lines.extend(str(item) for item in stage.passes)
     return "\n".join(lines)
 
 
-def _stage(source: str, result: str, target: Target, schedule: str) -> Stage:
+def _stage(source: str, result: str, target: Target, schedule: str, mapper: str) -> Stage:
     def ours(name: str, **options: str) -> Pass:
         return pass_class(name)(**options)
 
@@ -76,18 +79,22 @@ def _stage(source: str, result: str, target: Target, schedule: str) -> Stage:
                 ours("convert-spconv-to-stages"),
                 # Two layers over one coordinate set have equal map and compact ops by now: cse leaves one.
                 Upstream("share-maps", "cse"),
-                ours("choose-schedule", target=target.name, schedule=schedule),
+                ours("choose-schedule", target=target.name, schedule=schedule, mapper=mapper),
                 # Needs the schedule: only one that owns its rows can take the epilogue.
                 ours("fuse-epilogue"),
             )
         case ("stages", "gpu"):
             passes = (
                 # Producers before consumers: each pass finds its operands as buffers already.
+                for_target("convert-output-coords-to-gpu"),
                 for_target("convert-map-to-gpu"),
+                for_target("convert-cross-map-to-gpu"),
                 for_target("convert-compact-to-gpu"),
+                for_target("convert-cross-compact-to-gpu"),
                 for_target("convert-weight-to-gpu"),
                 # The gemm fills the rows it adds into, as the fill op behind its init says: fill goes after it.
                 for_target("convert-gemm-to-gpu"),
+                for_target("convert-pool-to-gpu"),
                 for_target("convert-rows-to-gpu"),
                 ours("convert-host-to-plan"),
                 Upstream("clean-gpu", "canonicalize,cse"),
@@ -101,6 +108,17 @@ def _stage(source: str, result: str, target: Target, schedule: str) -> Stage:
                 for_target("lower-mma-to-mfma"),
                 for_target("lower-memory-to-buffer"),
                 Upstream("gpu-to-rocdl", gpu_to_rocdl(target)),
+                ours("relax-local-atomics"),
+            )
+        case ("gpu", "nvvm"):
+            assert isinstance(target, GpuTarget)
+            from spconv_compiler.passes.gpu.upstream import gpu_to_nvvm
+
+            passes = (
+                for_target("fit-waves"),
+                for_target("lower-memory-to-global"),
+                ours("lower-to-intrinsics"),
+                Upstream("gpu-to-nvvm", gpu_to_nvvm()),
             )
         case ("stages", "loops"):
             passes = (

@@ -245,6 +245,27 @@ def subm_conv3d(
     return out if bias is None else out + to_numpy(bias).astype(accumulate)
 
 
+def finish(total: Any, residual: Any = None, activation: str = "none", negative_slope: float = 0.01) -> Floats:
+    """What an epilogue makes of a sum, in float64: residual added, then the activation (epilogue.ACTIVATIONS)."""
+    x = to_numpy(total).astype(np.float64)
+    x = x if residual is None else x + to_numpy(residual).astype(np.float64)
+    with np.errstate(over="ignore"):
+        match activation:
+            case "none":
+                return x
+            case "relu":
+                return np.where(x < 0, 0.0, x)
+            case "leaky_relu":
+                return np.where(x < 0, x * np.float32(negative_slope), x)
+            case "gelu":
+                below: Floats = 0.5 * np.vectorize(math.erfc, otypes=[np.float64])(x * -math.sqrt(0.5))
+                return x * below
+            case "silu":
+                sigmoid: Floats = 1.0 / (1.0 + np.exp(-x))
+                return x * sigmoid
+    raise InputError(f"activation is {activation!r}; accepted: none, relu, leaky_relu, gelu, silu")
+
+
 def dense_conv3d(
     coords: Any, features: Any, weight: Any, bias: Any = None, dilation: int | Sequence[int] = 1
 ) -> Floats:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from spconv_compiler.arrays import Array, as_array, empty_like_kind
 from spconv_compiler.coordinates import check_coords
+from spconv_compiler.epilogue import DEFAULT_SLOPE, Epilogue, epilogue_of
 from spconv_compiler.errors import InputError
 from spconv_compiler.forward_only import forward_only
 from spconv_compiler.geometry import Triple
 from spconv_compiler.layouts import channels_of, kernel_of, to_native
-from spconv_compiler.map_request import MapRequest, forget_requests, map_request
-from spconv_compiler.operands import check_bias, check_features
+from spconv_compiler.map_request import MapRequest, forget_requests, map_request, target_for
+from spconv_compiler.operands import check_bias, check_features, check_place, check_residual
 from spconv_compiler.options import triple
-from spconv_compiler.sparse_driver import SparseKernel
-from spconv_compiler.sparse_map import MapState, SparseMap, make_map
+from spconv_compiler.sparse_map import Kernel, MapState, SparseMap, make_map
 from spconv_compiler.tensor_cache import TensorCache
 
 # How many coordinate tensors' maps and how many packed weights are kept while the tensors live.
@@ -35,7 +36,9 @@ def sparse_conv3d(
     stride: int | Triple = 1,
     padding: int | Triple = 0,
     dilation: int | Triple = 1,
+    residual: Any = None,
     activation: str = "none",
+    negative_slope: float = DEFAULT_SLOPE,
     spatial_shape: Triple | None = None,
     batch_size: int | None = None,
     out_coords: Any = None,
@@ -45,9 +48,10 @@ def sparse_conv3d(
     target: str | None = None,
     schedule: str = "auto",
 ) -> tuple[Any, Any]:
-    """Sparse convolution: out[o] = act(bias + Σ_tap W[tap]·features[x]), x = o·stride − padding + tap·dilation.
+    """Sparse convolution: out[o] = act(bias + Σ_tap W[tap]·features[x] + residual[o]).
 
-    As spconv's SparseConv3d, and torch's conv3d read where any input reaches. Sums are taken in f32.
+    Through tap, output o reads x = o·stride − padding + tap·dilation. As spconv's SparseConv3d, and torch's conv3d read
+    where any input reaches. Sums are taken in f32.
 
     Args:
         coords: int32 [N, 3] (z, y, x) or [N, 4] (batch, z, y, x), any order, every voxel once; int64 is accepted if it
@@ -57,7 +61,8 @@ def sparse_conv3d(
         bias: [C_out], added in f32, at outputs only.
         stride, padding, dilation, kernel_size: one number or (z, y, x); kernel_size is needed for layout "taps" unless
             a cube.
-        activation: "none" or "relu".
+        residual: [M, C_out] of out_dtype, added in f32 before the activation.
+        activation, negative_slope: as for subm_conv3d.
         spatial_shape, batch_size, out_coords: see build_map. With out_coords the result has exactly these rows.
         out_dtype: "f32", "bf16" or "f16"; that of features by default.
         target, schedule: as in compile_conv; the target must be one this host can run.
@@ -80,11 +85,12 @@ def sparse_conv3d(
         output_padding=0,
         spatial_shape=spatial_shape,
         batch_size=batch_size,
-        target=target,
+        target=target_for(target, coords),
     )
-    check_features(features, check_coords(coords).shape[0], "coords")
+    check_features(features, check_coords(coords, on_gpu=True).shape[0], "coords")
     map_ = cached_map(request, coords, out_coords)
-    operands = (features, weight, bias, activation, weight_layout, size, out_dtype, schedule)
+    ending = epilogue_of(activation, negative_slope)
+    operands = (features, weight, bias, residual, ending, weight_layout, size, out_dtype, schedule)
     return map_.out_coords, _convolve("sparse_conv3d", map_, False, *operands)
 
 
@@ -98,7 +104,9 @@ def sparse_conv_transpose3d(
     padding: int | Triple = 0,
     output_padding: int | Triple = 0,
     dilation: int | Triple = 1,
+    residual: Any = None,
     activation: str = "none",
+    negative_slope: float = DEFAULT_SLOPE,
     spatial_shape: Triple | None = None,
     batch_size: int | None = None,
     out_coords: Any = None,
@@ -108,10 +116,11 @@ def sparse_conv_transpose3d(
     target: str | None = None,
     schedule: str = "auto",
 ) -> tuple[Any, Any]:
-    """Transposed convolution: out[o] = act(bias + Σ_tap W[tap]·features[x]), o = x·stride − padding + tap·dilation.
+    """Transposed convolution: out[o] = act(bias + Σ_tap W[tap]·features[x] + residual[o]).
 
-    As spconv's SparseConvTranspose3d; for dilation 1 as torch's conv_transpose3d, read where any input reaches. An
-    output shape follows spconv: dilation does not count in it, and what lies beyond is not made.
+    Through tap, input x is read by o = x·stride − padding + tap·dilation. As spconv's SparseConvTranspose3d; for
+    dilation 1 as torch's conv_transpose3d, read where any input reaches. An output shape follows spconv: dilation does
+    not count in it, and what lies beyond is not made.
 
     Args, Returns, Raises: as for sparse_conv3d; output_padding as for build_map. weight is native
     [C_out, kz, ky, kx, C_in] here too (torch's transposed layout is weight.permute(4, 0, 1, 2, 3)).
@@ -126,11 +135,12 @@ def sparse_conv_transpose3d(
         output_padding=output_padding,
         spatial_shape=spatial_shape,
         batch_size=batch_size,
-        target=target,
+        target=target_for(target, coords),
     )
-    check_features(features, check_coords(coords).shape[0], "coords")
+    check_features(features, check_coords(coords, on_gpu=True).shape[0], "coords")
     map_ = cached_map(request, coords, out_coords)
-    operands = (features, weight, bias, activation, weight_layout, size, out_dtype, schedule)
+    ending = epilogue_of(activation, negative_slope)
+    operands = (features, weight, bias, residual, ending, weight_layout, size, out_dtype, schedule)
     return map_.out_coords, _convolve("sparse_conv_transpose3d", map_, False, *operands)
 
 
@@ -140,7 +150,9 @@ def mapped_conv3d(
     bias: Any = None,
     *,
     map: SparseMap,
+    residual: Any = None,
     activation: str = "none",
+    negative_slope: float = DEFAULT_SLOPE,
     weight_layout: str = "native",
     kernel_size: int | Triple | None = None,
     out_dtype: str | None = None,
@@ -153,7 +165,8 @@ def mapped_conv3d(
     Args, Raises: as for sparse_conv3d; the weight's kernel size is that of the map.
     """
     size = _kernel_of(weight, weight_layout, kernel_size)
-    operands = (features, weight, bias, activation, weight_layout, size, out_dtype, schedule)
+    ending = epilogue_of(activation, negative_slope)
+    operands = (features, weight, bias, residual, ending, weight_layout, size, out_dtype, schedule)
     return _convolve("mapped_conv3d", _check_map(map), False, *operands)
 
 
@@ -163,7 +176,9 @@ def sparse_inverse_conv3d(
     bias: Any = None,
     *,
     map: SparseMap,
+    residual: Any = None,
     activation: str = "none",
+    negative_slope: float = DEFAULT_SLOPE,
     weight_layout: str = "native",
     kernel_size: int | Triple | None = None,
     out_dtype: str | None = None,
@@ -188,7 +203,8 @@ def sparse_inverse_conv3d(
     Raises: as for sparse_conv3d.
     """
     size = _kernel_of(weight, weight_layout, kernel_size)
-    operands = (features, weight, bias, activation, weight_layout, size, out_dtype, schedule)
+    ending = epilogue_of(activation, negative_slope)
+    operands = (features, weight, bias, residual, ending, weight_layout, size, out_dtype, schedule)
     return _convolve("sparse_inverse_conv3d", _check_map(map), True, *operands)
 
 
@@ -206,7 +222,8 @@ def _convolve(
     features: Any,
     weight: Any,
     bias: Any,
-    activation: str,
+    residual: Any,
+    ending: Epilogue,
     layout: str,
     kernel_size: Triple,
     out_dtype: str | None,
@@ -214,7 +231,7 @@ def _convolve(
 ) -> Any:
     if kernel_size != map_.geometry.kernel_size:
         raise InputError(f"the weight's kernel is {kernel_size} but the map was built for {map_.geometry.kernel_size}")
-    weights = as_array(weight, "weight")
+    weights = as_array(weight, "weight", on_gpu=True)
     c_in, c_out = channels_of(weights.shape, layout)
     in_rows, out_rows = (map_.out_rows, map_.in_rows) if inverse else (map_.in_rows, map_.out_rows)
     inputs = check_features(features, in_rows, "out_coords" if inverse else "coords")
@@ -223,27 +240,30 @@ def _convolve(
     if weights.dtype != inputs.dtype:
         raise InputError(f"features are {inputs.dtype} but the weight is {weights.dtype}; accepted: equal dtypes")
     channels = {"c_in": c_in, "c_out": c_out, "dtype": inputs.dtype, "out_dtype": out_dtype or inputs.dtype}
-    more = {"bias": bias is not None, "activation": activation, "schedule": schedule}
+    more = {"bias": bias is not None, "residual": residual is not None, "schedule": schedule}
+    more |= dataclasses.asdict(ending)
     kernel = map_.kernel("conv", inverse=inverse, **channels, **more)
     biases = None if bias is None else check_bias(bias, c_out)
+    added = None if residual is None else check_residual(residual, (out_rows, c_out), kernel.options.out_dtype)
+    check_place(map_.device, features=inputs, weight=weights, bias=biases, residual=added)
     out = empty_like_kind(features, (out_rows, c_out), kernel.options.out_dtype)
     if out_rows > 0:
-        _, pairs = map_.pairs_for(kernel, inverse=inverse)
+        pairs = map_.pairs_for(kernel, inverse=inverse).buffers
         packed = _packed(kernel, weight, weights, layout, kernel_size)
-        kernel.run(pairs, map_.symbols, inputs, out.pointer, packed, biases)
-    return forward_only(out.source, name, features, weight, bias)
+        kernel.run(pairs, map_.symbols, inputs, out.pointer, packed, biases, added)
+    return forward_only(out.source, name, features, weight, bias, residual)
 
 
-def _packed(kernel: SparseKernel, weight: Any, weights: Array, layout: str, kernel_size: Triple) -> Any:
+def _packed(kernel: Kernel, weight: Any, weights: Array, layout: str, kernel_size: Triple) -> Any:
     def pack() -> Any:
-        return kernel.pack(as_array(to_native(weight, layout, kernel_size), "weight"))
+        return kernel.pack(as_array(to_native(weight, layout, kernel_size), "weight", on_gpu=True))
 
     return _weight_cache.get(weight, weights, (kernel.signature("weights"), layout), kernel.checksum, pack)
 
 
 def _kernel_of(weight: Any, layout: str, kernel_size: int | Triple | None) -> Triple:
     said = None if kernel_size is None else triple(kernel_size, "kernel_size")
-    return kernel_of(as_array(weight, "weight").shape, layout, said, odd=False)
+    return kernel_of(as_array(weight, "weight", on_gpu=True).shape, layout, said, odd=False)
 
 
 def _check_map(map_: Any) -> SparseMap:
@@ -260,7 +280,10 @@ def cached_map(request: MapRequest, coords: Any, out_coords: Any = None) -> Spar
     def make() -> list[MapState]:
         return [make_map(request, coords)]
 
-    held = _map_cache.get(coords, check_coords(coords), request, request.kernel.checksum, make)
+    points = check_coords(coords, on_gpu=True)
+    # Before anything is read: the target may not reach where coords lie.
+    kernel = request.kernel.on(points.device)
+    held = _map_cache.get(coords, points, request, kernel.checksum, make)
     if not held[0].outputs_unchanged():
         held[0] = make_map(request, coords)
     return SparseMap(coords, held[0])

@@ -3,28 +3,72 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from spconv_compiler import row_order
 from spconv_compiler.arrays import ITEM_BYTES, Array
 from spconv_compiler.compiler import compile_options
 from spconv_compiler.coordinates import Box, numpy_view
 from spconv_compiler.driver import check_runnable, thread_count
 from spconv_compiler.errors import InputError
+from spconv_compiler.geometry import key_width, output_symbols
 from spconv_compiler.runtime.cpu import CpuBuffer, CpuModule
 from spconv_compiler.runtime.plan import CpuPlan
+from spconv_compiler.schedules.chunk_stationary import CHUNK_ROWS
 from spconv_compiler.sparse_options import SparseOptions
-from spconv_compiler.targets import get_target
+from spconv_compiler.targets import GpuTarget, get_target
+
+if TYPE_CHECKING:
+    from spconv_compiler.sparse_driver_gpu import GpuSparseKernel
 
 MAX_ROWS = 2**31 - 1
 # Words of a status buffer.
 _DUPLICATES, _FIRST_ROW, _SECOND_ROW = 0, 1, 2
 _OUTPUTS = 0
+# Of the two sets: the symbols that count and order their rows, and the buffers that they are sorted into.
+_ROWS = {"fine": "rows", "coarse": "coarse_rows"}
+_ORDERS = {"fine": "order", "coarse": "coarse_order"}
+_SORTED = {"fine": ("keys", "origin", "status"), "coarse": ("coarse_keys", "coarse_origin", "coarse_status")}
+# A pair holds the output's place within its chunk above the input's row.
+_PLACE_SHIFT, _ROW_MASK = 32, (1 << 32) - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Outputs:
+    """What a kernel made of inputs: coordinates int32 [M, 4], ascending, an array or a tensor on a GPU.
+
+    Attributes:
+        count: where the number of outputs stays on the device, a word there.
+        known: inputs and outputs sorted, for `relate` of a kernel over the map; from a processor only.
+    """
+
+    rows: Any
+    count: Any = None
+    known: Mapping[str, CpuBuffer] | None = dataclasses.field(default=None, repr=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class MapPairs:
+    """The pairs of a map in the order of one kernel.
+
+    Attributes:
+        buffers: what the op reads.
+    """
+
+    buffers: Mapping[str, Any]
+    _count: Callable[[], int] = dataclasses.field(repr=False)
+
+    @functools.cached_property
+    def count(self) -> int:
+        """How many there are over all taps; from a GPU it is fetched when first asked for."""
+        return self._count()
 
 
 class SparseKernel:
@@ -38,7 +82,17 @@ class SparseKernel:
         self._bounds = module.function("coords_bounds", ("buffer", "symbol", "buffer"), result=False)
         self._fingerprint = module.function("fingerprint", ("buffer", "symbol"))
 
-    def signature(self, group: str) -> tuple[str, ...]:
+    def on(self, index: int | None) -> SparseKernel:
+        """This kernel for arrays in host memory (None).
+
+        Raises:
+            InputError: index is the number of a GPU, on which the arrays lie.
+        """
+        if index is not None:
+            raise InputError(f"tensors lie on a GPU; accepted by target {self.options.target}: tensors on the cpu")
+        return self
+
+    def signature(self, group: str) -> tuple[Any, ...]:
         """The kernels of a group. Their names say all that their code depends on: equal names, equal results."""
         return tuple(launch.kernel for launch in self.artifact.plan.launches if launch.group == group)
 
@@ -52,30 +106,61 @@ class SparseKernel:
         self._bounds(coords.pointer, coords.shape[0], ctypes.addressof(found))
         return Box(tuple(found[:4]), tuple(found[4:]))  # type: ignore[arg-type]
 
-    def outputs(self, coords: Array, symbols: Mapping[str, int]) -> npt.NDArray[np.int32]:
-        """The coordinates int32 [M, 4] that "outputs" makes of coords int32 [N, 4], in ascending order.
+    def output_numbers(self, box: Box, out_box: Box) -> tuple[dict[str, int], int]:
+        """(the plan's symbols, bits of a key) for outputs in `out_box`; InputError: too many cells."""
+        geometry = self.options.geometry
+        fine, coarse = (out_box, box) if geometry.transposed else (box, out_box)
+        # The box of the map has all outputs in it: its keys are no narrower than theirs.
+        symbols = {**output_symbols(out_box), **geometry.symbols(fine, coarse)}
+        return symbols, key_width(symbols)
+
+    def map_numbers(self, fine: Box, coarse: Box) -> tuple[dict[str, int], int]:
+        """(the plan's symbols, bits of a key) of a map between sets in two boxes; InputError: too many cells."""
+        symbols = self.options.geometry.symbols(fine, coarse)
+        return symbols, key_width(symbols)
+
+    def outputs(self, coords: Array, symbols: Mapping[str, int], capacity: int | None = None) -> Outputs:
+        """The coordinates that "outputs" makes of coords int32 [N, 4], in ascending order.
 
         Raises:
-            InputError: there are 2^31 outputs or more.
+            InputError: there are 2^31 outputs or more, or a capacity is given.
             LaunchError: out of memory, or 2^31 candidates or more.
         """
-        transposed = self.options.geometry.transposed
-        inputs, outputs = ("coarse_rows", "rows") if transposed else ("rows", "coarse_rows")
-        values = {**symbols, inputs: coords.shape[0], "threads": thread_count()}
+        if capacity is not None:
+            raise InputError(f"capacity is {capacity}; accepted by target {self.options.target}: None, for all outputs")
+        read, made = ("coarse", "fine") if self.options.geometry.transposed else ("fine", "coarse")
+        values = {**symbols, _ROWS[read]: coords.shape[0], "threads": thread_count()}
         self.artifact.plan.check(values)
-        kept = self._plan.run("coords", {**values, "coords": coords.pointer})
-        count = int(kept.pop("out_status").array()[_OUTPUTS])
+        known = self._sort(read, {**values, "coords": coords.pointer}, of_inputs=True)
+        kept = self._plan.run("coords", values, known)
+        count = int(kept["out_status"].array()[_OUTPUTS])
         if count > MAX_ROWS:
             raise InputError(f"the coords have {count} outputs; accepted: at most {MAX_ROWS}")
         found = np.empty((count, 4), np.int32)
-        self._plan.run("map", {**values, outputs: count, "out": found.ctypes.data}, kept)
+        values |= {_ROWS[made]: count, "out": found.ctypes.data}
+        known |= self._plan.run("decode", values, kept, _SORTED[made])
+        return Outputs(found, known=known)
+
+    def _sort(self, which: str, values: Mapping[str, int], *, of_inputs: bool) -> dict[str, CpuBuffer]:
+        """Sorts the "fine" or the "coarse" set: its keys, their rows, and how it went."""
+        order = row_order.known_address(values[_ROWS[which]]) if of_inputs else 0
+        found = self._plan.run(which, {**values, _ORDERS[which]: order}, also=_SORTED[which])
+        if of_inputs:
+            row_order.note(found[_SORTED[which][1]])
         return found
 
-    def relate(self, coords: Array, out_coords: Array, symbols: Mapping[str, int]) -> dict[str, CpuBuffer]:
+    def relate(
+        self,
+        coords: Array,
+        out_coords: Array,
+        symbols: Mapping[str, int],
+        known: Mapping[str, CpuBuffer] | None = None,
+    ) -> dict[str, CpuBuffer]:
         """Sorts both sets and looks up which voxels meet; coords of inputs and of outputs are int32 [N, 4].
 
         Args:
-            symbols: the box of ConvGeometry.symbols, rows (of the fine set) and coarse_rows.
+            symbols: the box of map_numbers, rows (of the fine set) and coarse_rows.
+            known: both sets sorted, as `outputs` left them for this geometry or for its inverse.
 
         Raises:
             InputError: a set has two equal rows; the message counts them and shows the first pair.
@@ -84,17 +169,26 @@ class SparseKernel:
         values = {**symbols, "threads": thread_count()}
         self.artifact.plan.check(values)
         addresses = {"coords": coords.pointer, "out_coords": out_coords.pointer}
-        kept = self._plan.run("map", {**values, **addresses})
-        fine, coarse = (out_coords, coords) if self.options.geometry.transposed else (coords, out_coords)
-        names = ("out_coords", "coords") if self.options.geometry.transposed else ("coords", "out_coords")
+        transposed = self.options.geometry.transposed
+        if known is None:
+            values_and_sets = {**values, **addresses}
+            sets = [
+                self._sort(which, values_and_sets, of_inputs=of_inputs)
+                for which, of_inputs in (("fine", not transposed), ("coarse", transposed))
+            ]
+            known = sets[0] | sets[1]
+        fine, coarse = (out_coords, coords) if transposed else (coords, out_coords)
+        names = ("out_coords", "coords") if transposed else ("coords", "out_coords")
         for status, given, what in (("status", fine, names[0]), ("coarse_status", coarse, names[1])):
-            check_distinct(kept[status].array(), given, what)
-        return kept
+            check_distinct(known[status].array(), given, what)
+        return {**known, **self._plan.run("map", values, known)}
 
-    def pairs(
-        self, related: Mapping[str, CpuBuffer], symbols: Mapping[str, int]
-    ) -> tuple[int, dict[str, CpuBuffer]]:
-        """(how many pairs there are, the pairs in the order of this kernel), from what `relate` returned.
+    def sorted_sets(self, related: Mapping[str, CpuBuffer]) -> dict[str, CpuBuffer]:
+        """Of what `relate` returned, what it can be given as `known`."""
+        return {name: related[name] for names in _SORTED.values() for name in names}
+
+    def pairs(self, related: Mapping[str, CpuBuffer], symbols: Mapping[str, int]) -> MapPairs:
+        """The pairs in the order of this kernel, from what `relate` returned.
 
         Raises:
             LaunchError: out of memory or threads.
@@ -105,7 +199,27 @@ class SparseKernel:
         origin = "origin" if self.options.geometry.transposed else "coarse_origin"
         result = {name: reads[name] for name in ("pairs", "chunk_first", "tap_first", origin)}
         starts = result["tap_first"].array().reshape(len(result["chunk_first"].array()), -1)
-        return int(starts[:, -1].sum(dtype=np.int64)), result
+        return MapPairs(result, lambda: int(starts[:, -1].sum(dtype=np.int64)))
+
+    def total(self, out_count: Any) -> int:
+        """How many outputs there are; a processor has no map with a capacity."""
+        raise InputError(f"the count is {out_count}; accepted by target {self.options.target}: none")
+
+    def triples(self, pairs: MapPairs) -> tuple[npt.NDArray[np.int32], ...]:
+        """(tap, input row, output row) of every pair, in any order."""
+        first = pairs.buffers["chunk_first"].array()
+        starts = pairs.buffers["tap_first"].array().reshape(len(first), -1)
+        counts = np.diff(starts, axis=1)
+        chunk, tap = np.divmod(np.repeat(np.arange(counts.size), counts.ravel()), counts.shape[1])
+        spans = [np.arange(begin, begin + size) for begin, size in zip(first, starts[:, -1], strict=True)]
+        words = pairs.buffers["pairs"].array()[np.concatenate(spans)].astype(np.int64)
+        origin = pairs.buffers["origin" if self.options.geometry.transposed else "coarse_origin"].array()
+        out_rows = origin[chunk * CHUNK_ROWS + (words >> _PLACE_SHIFT)].astype(np.int32)
+        return tap.astype(np.int32), (words & _ROW_MASK).astype(np.int32), out_rows
+
+    def calls(self, group: str) -> list[tuple[int, tuple[str, ...]]]:
+        """(address of the function, names of its arguments) of each launch of a group."""
+        return self._plan.calls(group)
 
     def pack(self, weight: Array) -> dict[str, CpuBuffer]:
         """Packed weights from the native layout."""
@@ -119,11 +233,14 @@ class SparseKernel:
         out: int,
         packed: Mapping[str, CpuBuffer] | None = None,
         bias: Array | None = None,
+        residual: Array | None = None,
     ) -> None:
         """Runs the op on features [N, C_in] into the memory at address `out`, [M, C_out] of out_dtype."""
         values = {**symbols, "threads": thread_count(), "features": features.pointer, "out": out}
         if bias is not None:
             values["bias"] = bias.pointer
+        if residual is not None:
+            values["residual"] = residual.pointer
         self._plan.run("output", values, {**pairs, **(packed or {})})
 
 
@@ -138,11 +255,17 @@ def check_distinct(status: npt.NDArray[Any], coords: Array, what: str) -> None:
 
 
 @functools.lru_cache(maxsize=256)
-def load_sparse(options: SparseOptions) -> SparseKernel:
-    """Compiles (or finds) an op and loads it on this host.
+def load_sparse(options: SparseOptions) -> SparseKernel | GpuSparseKernel:
+    """Compiles (or finds) an op and loads it: on this host, on a GPU, or on the simulator.
 
     Raises:
         LaunchError: the target is not one that this host can run.
     """
-    check_runnable(get_target(options.target))
+    target = get_target(options.target)
+    if isinstance(target, GpuTarget):
+        from spconv_compiler.driver_gpu import open_device
+        from spconv_compiler.sparse_driver_gpu import GpuSparseKernel
+
+        return GpuSparseKernel(options, target, open_device(target))
+    check_runnable(target)
     return SparseKernel(options)

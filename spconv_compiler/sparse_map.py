@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from spconv_compiler.arrays import Array, is_tensor, torch_module
+from spconv_compiler.arrays import ITEM_BYTES, Array, is_tensor, torch_module
 from spconv_compiler.coordinates import Box, check_box, check_coords, with_batch
 from spconv_compiler.errors import InputError
-from spconv_compiler.geometry import ConvGeometry, Triple, key_width, output_symbols
-from spconv_compiler.map_request import MapRequest, map_request, sparse_options
-from spconv_compiler.runtime.cpu import CpuBuffer
-from spconv_compiler.schedules.chunk_stationary import CHUNK_ROWS
-from spconv_compiler.sparse_driver import MAX_ROWS, SparseKernel, load_sparse
+from spconv_compiler.geometry import ConvGeometry, Triple
+from spconv_compiler.map_request import MapRequest, map_request, sparse_options, target_for
+from spconv_compiler.sparse_driver import MAX_ROWS, MapPairs, Outputs, SparseKernel, load_sparse
 
-# A pair holds the output's place within its chunk above the input's row.
-_PLACE_SHIFT, _ROW_MASK = 32, (1 << 32) - 1
+if TYPE_CHECKING:
+    from spconv_compiler.sparse_driver_gpu import GpuSparseKernel
+
+Kernel: TypeAlias = "SparseKernel | GpuSparseKernel"
+
+_NOWHERE = Box((0, 0, 0, 0), (0, 0, 0, 0))
 
 
 class MapState:
@@ -28,47 +30,68 @@ class MapState:
         request: what was asked for.
         out_coords: as the user sees them; out_set: as int32 [M, 4].
         symbols: the numbers that plans over this map take.
+        device: number of the GPU that all tensors lie on, or None. out_count: where the number of outputs stays, if
+            there is room for more of them.
     """
 
     def __init__(
-        self, request: MapRequest, inputs: Array, out_coords: Any, boxes: tuple[Box | None, Box | None]
+        self,
+        request: MapRequest,
+        inputs: Array,
+        out_coords: Any,
+        boxes: tuple[Box | None, Box | None],
+        made: Outputs | None = None,
     ) -> None:
         self.request, self.out_coords = request, out_coords
         self.out_set, self.in_rows = _checked(out_coords, "out_coords"), inputs.shape[0]
-        self._checksum = request.kernel.checksum
+        self._checksum = request.kernel.on(inputs.device).checksum
         self._known = self._checksum(inputs), self._checksum(self.out_set)
-        self.symbols = self._symbols(*boxes)
-        self._kernels: dict[tuple[Any, ...], SparseKernel] = {}
-        self._related: dict[tuple[str, ...], dict[str, CpuBuffer]] = {}
-        self._pairs: dict[tuple[str, ...], tuple[int, dict[str, CpuBuffer]]] = {}
+        self.symbols, self._width = self._numbers(*boxes)
+        self.device = inputs.device
+        self.out_count = None if made is None or request.capacity is None else made.count
+        self._sorted = None if made is None else made.known
+        self._kernels: dict[tuple[Any, ...], Kernel] = {}
+        self._related: dict[tuple[Any, ...], Any] = {}
+        self._pairs: dict[tuple[Any, ...], MapPairs] = {}
 
-    def _symbols(self, in_box: Box | None, out_box: Box | None) -> dict[str, int]:
+    def _numbers(self, in_box: Box | None, out_box: Box | None) -> tuple[dict[str, int], int]:
+        """(the numbers that plans over this map take, bits of their keys)."""
         counts = (self.in_rows, self.out_set.shape[0])
         # A set without voxels lies wherever the other one is.
-        boxes = in_box or out_box, out_box or in_box
+        boxes = in_box or out_box or _NOWHERE, out_box or in_box or _NOWHERE
         rows, coarse_rows = counts[::-1] if self.request.geometry.transposed else counts
         fine, coarse = boxes[::-1] if self.request.geometry.transposed else boxes
-        box = {} if fine is None or coarse is None else self.request.geometry.symbols(fine, coarse)
-        return {**box, "rows": rows, "coarse_rows": coarse_rows}
+        box, width = self.request.kernel.map_numbers(fine, coarse)
+        return {**box, "rows": rows, "coarse_rows": coarse_rows}, width
 
-    def kernel(self, operation: str, inverse: bool, more: dict[str, Any]) -> SparseKernel:
+    def kernel(self, operation: str, inverse: bool, more: dict[str, Any]) -> Kernel:
         """As SparseMap.kernel."""
         key = (operation, inverse, *more.items())
         if key not in self._kernels:
             request = self.request
             geometry = dataclasses.replace(request.geometry, transposed=request.geometry.transposed != inverse)
-            width = key_width(self.symbols) if "cells" in self.symbols else 32
-            options = sparse_options(operation, geometry, request.target, key_width=width, **more)
-            self._kernels[key] = load_sparse(options)
+            options = sparse_options(operation, geometry, request.target, key_width=self._width, **more)
+            self._kernels[key] = load_sparse(options).on(self.device)
         return self._kernels[key]
+
+    def out_total(self) -> int:
+        """As SparseMap.out_total."""
+        if self.request.capacity is None:
+            return self.out_set.shape[0]
+        # Without inputs nothing was made, and nothing counted.
+        return 0 if self.out_count is None else self.request.kernel.on(self.device).total(self.out_count)
+
+    def nbytes(self) -> int:
+        """As SparseMap.nbytes."""
+        held = [self._sorted or {}, *self._related.values(), *(pairs.buffers for pairs in self._pairs.values())]
+        others = {id(buffer): buffer.nbytes for part in held for name, buffer in part.items() if name != "pairs"}
+        return int(sum(others.values())) + sum(pairs.count * ITEM_BYTES["i64"] for pairs in self._pairs.values())
 
     def outputs_unchanged(self) -> bool:
         """Whether out_coords hold what they held when the map was built."""
         return self._checksum(self.out_set) == self._known[1]
 
-    def pairs_for(
-        self, kernel: SparseKernel, in_coords: Any, *, inverse: bool
-    ) -> tuple[int, dict[str, CpuBuffer]]:
+    def pairs_for(self, kernel: Any, in_coords: Any, *, inverse: bool) -> MapPairs:
         """As SparseMap.pairs_for, for the coordinates that the map was built from."""
         related = kernel.signature("map")
         signature = related + kernel.signature("pairs")
@@ -78,8 +101,13 @@ class MapState:
                 if not self.outputs_unchanged() or self._checksum(inputs) != self._known[0]:
                     raise InputError("the coords of this map were changed after it was built; build it again")
                 sets = (self.out_set, inputs) if inverse else (inputs, self.out_set)
-                self._related[related] = kernel.relate(*sets, self.symbols)
+                known = {} if self._sorted is None else {"known": self._sorted}
+                counts = {} if self.out_count is None else {"in_count" if inverse else "out_count": self.out_count}
+                self._related[related] = kernel.relate(*sets, self.symbols, **counts, **known)
             self._pairs[signature] = kernel.pairs(self._related[related], self.symbols)
+            if isinstance(kernel, SparseKernel):
+                # The table takes more memory than all the rest: for the other direction it is made again.
+                self._sorted = kernel.sorted_sets(self._related.pop(related))
         return self._pairs[signature]
 
 
@@ -136,12 +164,29 @@ class SparseMap:
         """Rows of out_coords."""
         return self._state.out_set.shape[0]
 
+    def out_total(self) -> int:
+        """How many outputs there are, whatever there is room for: out_rows, or with a capacity read from the GPU."""
+        return self._state.out_total()
+
+    @property
+    def device(self) -> int | None:
+        """Number of the GPU that the coordinates lie on, or None in host memory."""
+        return self._state.device
+
     @property
     def symbols(self) -> dict[str, int]:
         """The numbers that plans over this map take."""
         return self._state.symbols
 
-    def kernel(self, operation: str, *, inverse: bool = False, **more: Any) -> SparseKernel:
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that a map on the CPU holds beside coordinates: sorted sets, and what has been asked for.
+
+        Of a list of pairs, whose room is a guess, what is filled.
+        """
+        return self._state.nbytes()
+
+    def kernel(self, operation: str, *, inverse: bool = False, **more: Any) -> Kernel:
         """An op over the map, compiled; the inverse runs from outputs to inputs. more: fields of SparseOptions.
 
         Raises:
@@ -149,8 +194,8 @@ class SparseMap:
         """
         return self._state.kernel(operation, inverse, more)
 
-    def pairs_for(self, kernel: SparseKernel, *, inverse: bool = False) -> tuple[int, dict[str, CpuBuffer]]:
-        """(how many pairs there are, the pairs as `kernel` reads them), built on first use.
+    def pairs_for(self, kernel: Kernel, *, inverse: bool = False) -> MapPairs:
+        """The pairs as `kernel` reads them, built on first use.
 
         Raises:
             InputError: a set has two equal rows, or was changed since the map was built.
@@ -165,17 +210,9 @@ class SparseMap:
             return nothing, nothing, nothing
         # The map's kernels do not depend on channels: the plan of the narrowest convolution has them.
         kernel = self.kernel("conv", c_in=1, c_out=1)
-        _, buffers = self.pairs_for(kernel)
-        first = buffers["chunk_first"].array()
-        starts = buffers["tap_first"].array().reshape(len(first), -1)
-        counts = np.diff(starts, axis=1)
-        chunk, tap = np.divmod(np.repeat(np.arange(counts.size), counts.ravel()), counts.shape[1])
-        spans = [np.arange(begin, begin + size) for begin, size in zip(first, starts[:, -1], strict=True)]
-        words = buffers["pairs"].array()[np.concatenate(spans)].astype(np.int64)
-        origin = buffers["origin" if self.geometry.transposed else "coarse_origin"].array()
-        out_rows = origin[chunk * CHUNK_ROWS + (words >> _PLACE_SHIFT)].astype(np.int32)
+        tap, in_rows, out_rows = kernel.triples(self.pairs_for(kernel))
         order = np.lexsort((out_rows, tap))
-        return tap[order].astype(np.int32), (words & _ROW_MASK)[order].astype(np.int32), out_rows[order]
+        return tap[order], in_rows[order], out_rows[order]
 
 
 def build_map(
@@ -190,6 +227,7 @@ def build_map(
     spatial_shape: Triple | None = None,
     batch_size: int | None = None,
     out_coords: Any = None,
+    capacity: int | None = None,
     target: str | None = None,
 ) -> SparseMap:
     """The map of a convolution: its output coordinates, and a handle for all ops that run over it.
@@ -208,7 +246,15 @@ def build_map(
         output_padding: added to the output shape of a transposed convolution.
         batch_size: number of batches that coords must lie in.
         out_coords: the outputs, if they are to be these and not those that inputs reach; kind and columns as coords.
+        capacity: for GPUs, see below.
         target: as in compile_conv; the target must be one this host can run.
+
+    On a GPU the number of outputs is known to the device only. The map is built in two phases: outputs are made in
+    buffers that have room for as many as there can be (each input's, and no more than the box has cells); then their
+    number, one word, is read back, and out_coords get as many rows. With a capacity there is no second phase, and
+    nothing is read if spatial_shape and batch_size are given too: out_coords have `capacity` rows, those behind the
+    last output belong to batch −1, where no voxel meets another, and their features are those of an output without
+    inputs. Outputs beyond the capacity are left out; out_total() says how many there are.
 
     Raises:
         InputError: an argument is not accepted.
@@ -223,7 +269,8 @@ def build_map(
         output_padding=output_padding,
         spatial_shape=spatial_shape,
         batch_size=batch_size,
-        target=target,
+        target=target_for(target, coords),
+        capacity=capacity,
     )
     return SparseMap(coords, make_map(request, coords, out_coords))
 
@@ -231,21 +278,23 @@ def build_map(
 def make_map(request: MapRequest, coords: Any, out_coords: Any = None) -> MapState:
     """What build_map does once its arguments are checked."""
     inputs = _checked(coords, "coords")
-    kernel = request.kernel
-    box = _box(kernel, inputs, request.shape, request.batches)
+    kernel, made = request.kernel.on(inputs.device), None
+    box = _box(kernel, inputs, request, request.shape)
     if out_coords is None:
-        made, out_box = _outputs(kernel, inputs, box, request.out_shape)
-        out_coords = _like(coords, made)
+        made, out_box = _outputs(kernel, inputs, box, request)
+        out_coords = _like(coords, made.rows)
+    elif request.capacity is not None:
+        raise InputError("both out_coords and a capacity are given; accepted: one of them")
     else:
         outputs = _checked(out_coords, "out_coords")
         _check_alike(coords, out_coords)
-        out_box = _box(kernel, outputs, request.out_shape, request.batches)
-    return MapState(request, inputs, out_coords, (box, out_box))
+        out_box = _box(kernel, outputs, request, request.out_shape)
+    return MapState(request, inputs, out_coords, (box, out_box), made)
 
 
 def _checked(coords: Any, what: str) -> Array:
     """Coordinates as int32 [N, 4]."""
-    array = with_batch(check_coords(coords))
+    array = with_batch(check_coords(coords, on_gpu=True))
     if array.shape[0] > MAX_ROWS:
         raise InputError(f"{what} have {array.shape[0]} rows; accepted: at most {MAX_ROWS}")
     return array
@@ -259,30 +308,44 @@ def _check_alike(coords: Any, out_coords: Any) -> None:
         )
 
 
-def _box(kernel: SparseKernel, coords: Array, shape: Triple | None, batches: int | None) -> Box | None:
+def _box(kernel: Kernel, coords: Array, request: MapRequest, shape: Triple | None) -> Box | None:
+    """A box around coordinates: the smallest, or with a capacity the whole grid, whose edge kernels know."""
     if coords.shape[0] == 0:
         return None
+    if request.capacity is not None and shape is not None and request.batches is not None:
+        z, y, x = shape
+        return Box((0, 0, 0, 0), (request.batches - 1, z - 1, y - 1, x - 1))
     box = kernel.box(coords)
-    check_box(box, coords, shape, batches)
+    check_box(box, coords, shape, request.batches)
     return box
 
 
-def _outputs(
-    kernel: SparseKernel, coords: Array, box: Box | None, shape: Triple | None
-) -> tuple[npt.NDArray[np.int32], Box | None]:
+def _outputs(kernel: Kernel, coords: Array, box: Box | None, request: MapRequest) -> tuple[Outputs, Box | None]:
     """The outputs int32 [M, 4], ascending, and a box around them."""
-    out_box = None if box is None else kernel.options.geometry.output_box(box, shape)
-    if out_box is None:
-        return np.zeros((0, 4), np.int32), None
-    symbols = output_symbols(out_box)
-    wide = load_sparse(dataclasses.replace(kernel.options, key_width=key_width(symbols)))
-    return wide.outputs(coords, symbols), out_box
+    out_box = None if box is None else request.geometry.output_box(box, request.out_shape)
+    if box is None or out_box is None:
+        return Outputs(_nothing(coords, request.capacity or 0)), None
+    symbols, width = kernel.output_numbers(box, out_box)
+    wide = load_sparse(dataclasses.replace(kernel.options, key_width=width)).on(coords.device)
+    return wide.outputs(coords, symbols, request.capacity), out_box
 
 
-def _like(coords: Any, made: npt.NDArray[np.int32]) -> Any:
-    """`made` as the kind, dtype and columns of `coords`."""
-    columns = np.ascontiguousarray(made[:, 4 - coords.shape[1] :])
-    if is_tensor(coords):
+def _nothing(coords: Array, rows: int) -> Any:
+    """Rows int32 [rows, 4] in batch −1, where `coords` are."""
+    if coords.device is not None:
         torch: Any = torch_module()
-        return torch.from_numpy(columns).to(coords.dtype)
-    return columns.astype(coords.dtype, copy=False)
+        return coords.source.new_full((rows, 4), -1, dtype=torch.int32)
+    return np.full((rows, 4), -1, np.int32)
+
+
+def _like(coords: Any, made: Any) -> Any:
+    """`made` as the kind, dtype and columns of `coords`."""
+    count = coords.shape[1]
+    if is_tensor(made):
+        columns = made if count == 4 else made.narrow(1, 4 - count, count).contiguous()
+        return columns.to(coords.dtype)
+    array = np.ascontiguousarray(made[:, 4 - count :])
+    if not is_tensor(coords):
+        return array.astype(coords.dtype, copy=False)
+    torch: Any = torch_module()
+    return torch.from_numpy(array).to(coords.dtype)

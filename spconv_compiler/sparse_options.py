@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from spconv_compiler.epilogue import Epilogue
 from spconv_compiler.errors import InputError
 from spconv_compiler.geometry import ConvGeometry
 from spconv_compiler.options import DTYPES, MAX_CHANNELS
 
-OPERATIONS = ("outputs", "conv", "max_pool", "avg_pool")
+OPERATIONS = ("outputs", "conv", "max_pool", "avg_pool", "pointwise", "affine", "concat")
+# Those of one array of rows, without coordinates: their geometry says nothing.
+ON_ROWS = ("pointwise", "affine", "concat")
 _NO_EFFECT = {"affects_code": False}
 
 
@@ -18,11 +21,14 @@ class SparseOptions:
     """One op and how to compile it. Every field enters the cache key unless marked otherwise.
 
     Attributes:
-        operation: "outputs" makes the coordinates that a geometry reaches; the others take both sets as given.
+        operation: "outputs" makes the coordinates that a geometry reaches; convolutions and pools take both sets as
+            given; ON_ROWS have none: "pointwise" is the epilogue alone, "affine" a scale and shift per channel, and
+            "concat" puts c_in channels beside c_out − c_in others.
         geometry: which voxels meet.
         key_width: bits of a packed coordinate, 32 or 64.
         c_in, c_out: channels, dtype: of features and weights; out_dtype: of the result; "outputs" has none of these.
-        bias: whether a bias [c_out] f32 is added; activation: "none" or "relu".
+        bias: whether a bias [c_out] f32 is added; residual: whether rows of out_dtype are added.
+        activation: one of epilogue.ACTIVATIONS, applied last; negative_slope: of leaky_relu, else 0.
         target: a name that targets.get_target accepts, already resolved.
         schedule: name of a gemm schedule, or "auto".
         verify, dump_dir, print_after: as in CompileOptions.
@@ -37,6 +43,8 @@ class SparseOptions:
     out_dtype: str = "f32"
     bias: bool = False
     activation: str = "none"
+    negative_slope: float = 0.0
+    residual: bool = False
     target: str = "cpu"
     schedule: str = "auto"
     verify: bool = dataclasses.field(default=True, metadata=_NO_EFFECT)
@@ -55,8 +63,12 @@ class SparseOptions:
         for name in ("dtype", "out_dtype"):
             if getattr(self, name) not in DTYPES:
                 raise InputError(f"{name} is {getattr(self, name)!r}; accepted: {', '.join(DTYPES)}")
-        if self.activation not in ("none", "relu"):
-            raise InputError(f"activation is {self.activation!r}; accepted: none, relu")
+        _ = self.epilogue
+
+    @property
+    def epilogue(self) -> Epilogue:
+        """What is applied to a sum; InputError where there is no such activation."""
+        return Epilogue(self.activation, self.negative_slope)
 
     @property
     def name(self) -> str:

@@ -9,8 +9,8 @@ from spconv_compiler.coordinates import check_coords
 from spconv_compiler.errors import InputError
 from spconv_compiler.forward_only import forward_only
 from spconv_compiler.geometry import Triple
-from spconv_compiler.map_request import map_request
-from spconv_compiler.operands import check_features
+from spconv_compiler.map_request import map_request, target_for
+from spconv_compiler.operands import check_features, check_place
 from spconv_compiler.sparse_conv import cached_map
 from spconv_compiler.sparse_map import SparseMap
 
@@ -85,13 +85,13 @@ def mapped_pool3d(features: Any, *, map: SparseMap, mode: str) -> Any:
     if mode not in ("max", "avg"):
         raise InputError(f"mode is {mode!r}; accepted: max, avg")
     inputs = check_features(features, map.in_rows, "coords")
+    check_place(map.device, features=inputs)
     channels: dict[str, Any] = dict.fromkeys(("c_in", "c_out"), inputs.shape[1])
     channels |= dict.fromkeys(("dtype", "out_dtype"), inputs.dtype)
     kernel = map.kernel(f"{mode}_pool", **channels)
     out = empty_like_kind(features, (map.out_rows, inputs.shape[1]), inputs.dtype)
     if map.out_rows > 0:
-        _, pairs = map.pairs_for(kernel)
-        kernel.run(pairs, map.symbols, inputs, out.pointer)
+        kernel.run(map.pairs_for(kernel).buffers, map.symbols, inputs, out.pointer)
     return forward_only(out.source, f"sparse_{mode}_pool3d", features)
 
 
@@ -117,8 +117,8 @@ def _pool(
         output_padding=0,
         spatial_shape=spatial_shape,
         batch_size=batch_size,
-        target=target,
+        target=target_for(target, coords),
     )
-    check_features(features, check_coords(coords).shape[0], "coords")
+    check_features(features, check_coords(coords, on_gpu=True).shape[0], "coords")
     map_ = cached_map(request, coords, out_coords)
     return map_.out_coords, mapped_pool3d(features, map=map_, mode=mode)

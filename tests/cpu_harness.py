@@ -11,9 +11,12 @@ import numpy.typing as npt
 from spconv_compiler.bindings import PassManager, ir
 from spconv_compiler.codegen_cpu import emit_cpu
 from spconv_compiler.context import make_context
+from spconv_compiler.dialect.types import element_named
+from spconv_compiler.epilogue import Epilogue
 from spconv_compiler.passes.cpu.functions import Functions, pointer
+from spconv_compiler.passes.cpu.rows import ApplyEpilogue
 from spconv_compiler.passes.cpu.upstream import loops_to_llvm
-from spconv_compiler.passes.kernel_builder import i64
+from spconv_compiler.passes.kernel_builder import f32, i64
 from spconv_compiler.runtime.cpu import CpuModule
 from spconv_compiler.targets import CpuTarget, get_target
 
@@ -74,3 +77,8 @@ def aligned(shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
     memory = np.zeros(size + 64, np.uint8)
     start = -memory.ctypes.data % 64
     return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def epilogue_kernel(functions: Functions, dtype: str, activation: str) -> ApplyEpilogue:
+    """The epilogue of f32 sums of one channel, rounded to a dtype."""
+    return ApplyEpilogue(functions, "apply", 1, f32(), None, element_named(dtype), Epilogue(activation))

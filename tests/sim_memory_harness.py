@@ -191,6 +191,8 @@ class Native:
         if code == layout.Code.MEMORY:
             fields = self.records[index * layout.RECORD_BYTES + layout.FIELDS :][:48].view(np.int32)
             lane, text = faults.explain(self.world.memory, self.program.instructions[index], self.bytes, fields)
+        elif code == layout.Code.LANDING:
+            lane, text = faults.explain_landing(self.bytes)
         else:
             text, lane = layout.FAULT_TEXT[code], None if lane == -1 else lane
         return text if lane is None else f"lane {lane}: {text}"

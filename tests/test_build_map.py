@@ -79,10 +79,10 @@ def test_wide_keys(name: str, transposed: bool) -> None:
 @pytest.mark.parametrize("name", ["k2s2", "k3s2p1", "k234s213p102d132", "k3s2p2d2"])
 @TRANSPOSED
 def test_sorting_and_marking_outputs_agree(name: str, transposed: bool) -> None:
-    """A voxel at a distance makes the box so large that outputs are sorted; the others stay as they are."""
+    """A voxel at a distance makes lines so long that outputs are sorted; the others stay as they are."""
     coords = voxels(120, SHAPE, batches=1, seed=4)
     alone = check(coords, name, transposed=transposed)
-    far = np.array([[0, 0, 0, 100_000]], np.int32)
+    far = np.array([[0, 0, 0, 1_000_000]], np.int32)
     both = check(np.concatenate([coords, far]), name, transposed=transposed)
     assert key_width(both.symbols) == 32
     near = both.out_coords[both.out_coords[:, 3] < 1000]

@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from cpu_harness import Array, Kernel, aligned, kernel_of, kinds, narrow_target
+from cpu_harness import Array, Kernel, aligned, epilogue_kernel, kernel_of, kinds, narrow_target
 
 from spconv_compiler.dialect.types import element_named
+from spconv_compiler.epilogue import Epilogue
 from spconv_compiler.passes.cpu.chunk_gemm import ChunkGemm
 from spconv_compiler.passes.cpu.functions import Functions
 from spconv_compiler.passes.cpu.micro_kernel import MicroKernel
 from spconv_compiler.passes.cpu.row_panels import PackRowPanels, RowPanels
-from spconv_compiler.passes.cpu.rows import ApplyEpilogue
 from spconv_compiler.passes.kernel_builder import V, f32, fma, i32, vec
 
 TORCH = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -43,7 +43,7 @@ def rounding_cases() -> npt.NDArray[np.float32]:
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 def test_rounding_is_torch_s(dtype: str, activation: str) -> None:
     def define(functions: Functions) -> None:
-        functions.kernel("apply", kinds("ppnn"), ApplyEpilogue(functions, "apply", 1, element_named(dtype), activation))
+        functions.kernel("apply", kinds("ppnn"), epilogue_kernel(functions, dtype, activation))
 
     sums = rounding_cases()
     out = np.zeros(len(sums), NUMPY[dtype])
@@ -151,7 +151,8 @@ def test_every_tile_gives_exact_sums(lanes: int, tile: tuple[int, int], c_in: in
 
     def define(functions: Functions) -> None:
         element = element_named(name)
-        bodies.append(ChunkGemm(functions, "gemm", micro, CHUNK_ROWS, element, f32(), "relu", bias=True))
+        given = (functions, "gemm", micro, CHUNK_ROWS, element, f32(), Epilogue("relu"))
+        bodies.append(ChunkGemm(*given, bias=True, residual=None))
         functions.kernel("gemm", kinds("p" * 9 + "nn"), bodies[0])
 
     gemm = kernel_of(define, "gemm", target)
@@ -179,12 +180,10 @@ WITHOUT_THREADS = """
 import resource, sys, threading
 import numpy as np
 sys.path.insert(0, {tests!r})
-from cpu_harness import kernel_of, kinds
-from spconv_compiler.dialect.types import element_named
-from spconv_compiler.passes.cpu.rows import ApplyEpilogue
+from cpu_harness import epilogue_kernel, kernel_of, kinds
 
 def define(functions):
-    body = ApplyEpilogue(functions, "apply", 1, element_named("f32"), "relu")
+    body = epilogue_kernel(functions, "f32", "relu")
     functions.kernel("apply", kinds("ppnn"), body)
 
 kernel = kernel_of(define, "apply")
@@ -216,7 +215,7 @@ def test_workers_are_used_and_joined() -> None:
     """Four workers at once leave no thread behind."""
 
     def define(functions: Functions) -> None:
-        functions.kernel("apply", kinds("ppnn"), ApplyEpilogue(functions, "apply", 1, element_named("f32"), "none"))
+        functions.kernel("apply", kinds("ppnn"), epilogue_kernel(functions, "f32", "none"))
 
     def threads() -> int:
         with open("/proc/self/status", encoding="ascii") as status:

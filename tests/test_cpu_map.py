@@ -14,7 +14,7 @@ from spconv_compiler.passes.cpu.chunk_pairs import ChunkPairs, compaction_permut
 from spconv_compiler.passes.cpu.functions import Functions
 from spconv_compiler.passes.cpu.half_table import TABLE_PADDING, Geometry, HalfTable, runs_at_once
 from spconv_compiler.passes.cpu.host_functions import define_host_functions
-from spconv_compiler.passes.cpu.sorted_keys import KEY_PADDING, SortedKeys
+from spconv_compiler.passes.cpu.sorted_keys import KEY_PADDING, Packing, SortedKeys
 
 CHUNK_ROWS = 64
 Ints = npt.NDArray[np.integer]
@@ -39,7 +39,7 @@ class Mapper:
     table: Kernel
     pairs: Kernel
 
-    def sorted(self, coords: Ints) -> Sorted:
+    def sorted(self, coords: Ints, order: Ints | None = None, threads: int = 1) -> Sorted:
         halo = [k // 2 * d for k, d in zip(self.geometry.kernel_size, self.geometry.dilation, strict=True)]
         low = coords[:, 1:].min(axis=0) - halo
         extent = coords[:, 1:].max(axis=0) + halo - low + 1
@@ -48,7 +48,8 @@ class Mapper:
         origin, origin_spare = (np.full(rows, -7, np.int32) for _ in range(2))
         status = np.full(8, -7, np.int64)
         box = [*map(int, low), *map(int, extent), int(coords[:, 0].max()) + 1]
-        assert self.sort(coords, keys, origin, spare, origin_spare, status, rows, *box) == 0
+        address = 0 if order is None else order.ctypes.data
+        assert self.sort(coords, keys, origin, spare, origin_spare, status, rows, address, threads, *box) == 0
         return Sorted(keys, origin, status, (int(extent[0]), int(extent[1]), int(extent[2])))
 
     def run(self, coords: Ints, capacity: int, threads: int = 1) -> tuple[int, Sorted, list[Ints]]:
@@ -71,7 +72,7 @@ def mapper(kernel_size: tuple[int, int, int], dilation: tuple[int, int, int], ke
     geometry = Geometry(kernel_size, dilation, key_width)
 
     def define(functions: Functions) -> None:
-        functions.kernel("sort", kinds("p" * 6 + "n" * 8), SortedKeys(key_width))
+        functions.kernel("sort", kinds("p" * 6 + "n" * 10), SortedKeys(functions, "sort", Packing(key_width)))
         functions.kernel("table", kinds("ppnnnn"), HalfTable(functions, "table", geometry))
         functions.kernel("pairs", kinds("p" * 8 + "n" * 5), ChunkPairs(functions, "pairs", geometry, CHUNK_ROWS))
 
@@ -138,6 +139,33 @@ def test_keys_in_order_are_left_in_order(cube: Mapper, rows: int) -> None:
     coords = voxels(rows, (40, 40, 40))
     coords = np.ascontiguousarray(coords[np.lexsort(coords.T[::-1])])
     np.testing.assert_array_equal(cube.sorted(coords).origin, np.arange(rows))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_order_that_is_known_is_used_and_checked(cube: Mapper, threads: int) -> None:
+    """A right order is taken as it is; any other permutation is only where the sort starts from."""
+    coords = voxels(150_000, (60, 200, 200))
+    right = np.lexsort(coords.T[::-1]).astype(np.int32)
+    plain = cube.sorted(coords, threads=threads)
+    for order in (right, right[::-1].copy(), np.random.default_rng(1).permutation(right)):
+        done = cube.sorted(coords, order, threads)
+        assert done.status[0] == 0
+        np.testing.assert_array_equal(done.origin, right)
+        np.testing.assert_array_equal(done.keys, plain.keys)
+
+
+def test_one_row_out_of_place_at_any_seam_of_the_spans(cube: Mapper) -> None:
+    """Workers pack spans of 8192 rows: a descent between two of them is a descent."""
+    coords = voxels(20_000, (40, 80, 80))
+    coords = np.ascontiguousarray(coords[np.lexsort(coords.T[::-1])])
+    for row in (1, 8191, 8192, 16384, len(coords) - 1):
+        swapped = coords.copy()
+        swapped[[row - 1, row]] = coords[[row, row - 1]]
+        expected = np.arange(len(coords))
+        expected[[row - 1, row]] = row, row - 1
+        np.testing.assert_array_equal(cube.sorted(swapped).origin, expected)
+        swapped[row - 1] = swapped[row]
+        assert cube.sorted(swapped).status[:3].tolist() == [1, row - 1, row]
 
 
 def test_the_lowest_row_that_repeats_another_is_named(cube: Mapper) -> None:

@@ -61,7 +61,7 @@ def test_boxes_hold_all_outputs_and_all_that_they_meet(
 @pytest.mark.parametrize("name", GRIDS)
 @pytest.mark.parametrize("transposed", [False, True])
 def test_no_input_has_more_outputs_than_buffers_are_made_for(name: str, transposed: bool) -> None:
-    from spconv_compiler.passes.cpu.output_keys import Reach
+    from spconv_compiler.passes.reach import Reach
 
     grid = rc.Grid.of(*GRIDS[name])
     axes = (grid.kernel_size, grid.stride, grid.padding, grid.dilation)

@@ -11,12 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_interpreter import Buffer, Fault, Launch, kernels_of
+from gpu_interpreter import Buffer, Fault
 from gpu_interpreter.conv import (
     Inputs,
     box_symbols,
-    fresh_context,
-    level_gpu,
     options_for,
     run_conv,
     scattered_coords,
@@ -136,33 +134,13 @@ def check_pairs(buffers: dict[str, Buffer], options: CompileOptions, coords: np.
     ids=str,
 )
 def test_pair_list(kernel: tuple[int, int, int], rows: int, span: int, duplicates: int, key_width: int) -> None:
-    """4500 rows are 282 tiles, more than one chunk of the scan; 125 and 343 taps, more than one wave of it."""
+    """4500 rows are more than one chunk of the compaction; 125 and 343 taps, more than one wave of its scan."""
     rng = np.random.default_rng(rows)
     options = options_for(kernel, 1, 1, key_width=key_width)
     coords = scattered_coords(rng, rows, span, batches=2, low=-5)
     coords = np.concatenate([coords, rng.choice(coords, duplicates)]) if duplicates else coords
     rng.shuffle(coords)
     check_pairs(run_conv(options, whole_inputs(rng, options, coords)), options, coords)
-
-
-def test_scan_of_many_chunks() -> None:
-    """The scan of the chunk totals alone, for a million rows: 245 chunks a tap, four rounds of a wave."""
-    rng, taps, rows = np.random.default_rng(11), 27, 1_000_000
-    chunks = -(-rows // TILE // 256)
-    totals = rng.integers(0, 4097, (taps, chunks)).astype(np.int32)
-    chunk, count, tile = (
-        Buffer("chunk", "i32", totals.size, totals),
-        Buffer("tap_count", "i32", taps),
-        Buffer("tap_tile", "i32", taps + 1),
-    )
-    with fresh_context():
-        module = level_gpu(options_for(CUBE, 1, 1))
-        Launch.run(kernels_of(module)["scan_totals_t27_m16"], (1, 1, 1), [chunk, count, tile, np.int32(rows)])
-    before = np.cumsum(totals, axis=1) - totals
-    np.testing.assert_array_equal(chunk.data.reshape(taps, chunks), before)
-    np.testing.assert_array_equal(count.data, totals.sum(axis=1))
-    tiles = -(-totals.sum(axis=1) // TILE)
-    np.testing.assert_array_equal(tile.data, np.concatenate([[0], np.cumsum(tiles)]))
 
 
 @pytest.mark.parametrize(("c_in", "c_out"), [(6, 40), (64, 64), (40, 80), (128, 272)])
@@ -235,7 +213,7 @@ def swap_taps(kernel: str, buffers: dict[str, Buffer]) -> None:
 
 
 def forget_one_pair(kernel: str, buffers: dict[str, Buffer]) -> None:
-    if kernel.startswith("write_pairs"):
+    if kernel.startswith("compact_pairs"):
         rows = buffers["out_rows"].data
         rows[np.flatnonzero(rows >= 0)[50]] = -1
 
@@ -246,22 +224,33 @@ EDITS = {
     "padding is added up": ("gemm", r"arith.cmpi sge, (%\w+), %c0_i32", ALWAYS, "not to wrap"),
     "channels beyond the last are read": ("gemm", r"arith.select %\w+, (%\w+), %\w+", r"arith.addi \1, %c0_i32", ""),
     "columns beyond the last are added": ("gemm", r"arith.cmpi slt, (%\w+), %c20_i32", ALWAYS, "sums: elements"),
-    "no barrier in the scan": ("count_tiles", r"gpu.barrier.*\n", "\n", "without a barrier"),
-    "no barrier before the taps": ("scan_totals", r"gpu.barrier.*\n", "\n", "without a barrier"),
-    "lane 0 adds what no lane sent": (
-        "count_tiles",
-        r"(gpu.shuffle +up(?:.*\n){1,3}.*)arith.cmpi sge, (%\w+), %\w+",
-        r"\1arith.cmpi eq, \2, \2",
-        "in_rows: elements",
+    "no barrier behind the ticket": ("compact_pairs", r"gpu.barrier.*\n", "\n", "without a barrier"),
+    "no barrier behind the totals": (
+        "compact_pairs",
+        r"(gpu.barrier(?:.*\n)+?.*)gpu.barrier.*\n",
+        r"\1\n",
+        "without a barrier",
     ),
-    "no rank in the tile": ("write_pairs", r"math.ctpop (%\w+)", r"arith.subi \1, \1", "write one element"),
+    "no barrier behind the counts": ("lookup", r"gpu.barrier.*\n", "\n", "without a barrier"),
+    "a tap begins too early": (
+        "compact_pairs",
+        r"arith.cmpi slt, (%\w+), %\w+( : i32\n.*scf.if .*-> \(i32\))",
+        r"arith.cmpi slt, \1, \1\2",
+        "write one element",
+    ),
+    "no rank among the rows": (
+        "compact_pairs",
+        r"(subi %\d+, %c1_i64 : i64\n.*\n.*)math.ctpop (%\w+)",
+        r"\1arith.subi \2, \2",
+        "write one element",
+    ),
     "no padding": (
-        "write_pairs",
+        "compact_pairs",
         r'arith.cmpi slt, (%\w+), %\w+(.*\n.*\n.*\n.*"spconv.tile_store"\(%c0_i32)',
         r"arith.cmpi slt, \1, \1\2",
         "never written",
     ),
-    "rows beyond the last look up": ("lookup", r"arith.cmpi slt, (%\w+), %arg3", ALWAYS, "elements"),
+    "rows beyond the last look up": ("lookup", r"arith.cmpi slt, (%\w+), %arg4", ALWAYS, "in_rows: elements"),
     "rows beyond the last are scattered": ("scatter", r"arith.cmpi slt, (%\w+), %arg2", ALWAYS, "coords: elements"),
     "not the lowest row": ("scatter", r'kind = "umin"', 'kind = "add"', ""),
     "an empty cell is row 0": ("fill_grid", r"dense<-1>", "dense<0>", ""),

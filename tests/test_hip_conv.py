@@ -88,10 +88,19 @@ def test_int64_coordinates_without_batch() -> None:
 
 
 def test_wide_keys(monkeypatch: pytest.MonkeyPatch, shim: Shim) -> None:
-    """A grid that 32-bit keys cannot address is searched with 64-bit keys."""
+    """No grid is made that 32-bit offsets do not reach: keys are sorted and searched."""
     target = get_target("gfx950")
     monkeypatch.setattr(type(target), "narrow_cells", property(lambda self: 500))
     check(case_of(40), whole=True)
+    assert "search_k32_3x3x3_d1x1x1_b256" in shim.launched
+
+
+def test_wide_keys_of_a_grid(shim: Shim) -> None:
+    """Where the grid is asked for, it is reached by 64-bit addresses."""
+    case = case_of(50)
+    kernel, points = kernel_of(mapper="dense_grid", key_width=64), as_array(case.coords, "coords")
+    found = kernel.build_map(points, kernel.box(points))
+    assert found.pairs == int((reference.kernel_map(case.coords, 3) >= 0).sum())
     assert "lookup_k64_3x3x3_d1x1x1_b256" in shim.launched
 
 
@@ -99,7 +108,7 @@ def test_when_keys_become_wide() -> None:
     """At 2^30 - 4 cells the grid of i32 fills 4 GiB but for one vector of 16 bytes, and buffers reach no further."""
     target = get_target("gfx950")
     assert target.narrow_cells == 2**30 - 4
-    kernel = kernel_of()
+    kernel = kernel_of(mapper="dense_grid")
     for extra, width in ((0, 32), (4, 64)):
         # 4 batches, z and y padded to 16 and 16 each, x as long as it takes.
         cells = 2**30 - 4 * 16 * 16 + extra * 256

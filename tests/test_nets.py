@@ -1,4 +1,4 @@
-"""nets.py: parameters, feature scaling, and the runner against the reference."""
+"""nets/stacks.py: parameters, feature scaling, and the runner against the reference."""
 
 from __future__ import annotations
 

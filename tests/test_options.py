@@ -29,7 +29,7 @@ GOOD: dict[str, Any] = {"kernel_size": (3, 3, 3), "c_in": 16, "c_out": 32}
         ({"key_width": 48}, "key_width is 48; accepted: 32 or 64"),
         ({"dtype": "f64"}, "dtype is 'f64'; accepted: bf16, f16, f32"),
         ({"out_dtype": "i8"}, "out_dtype is 'i8'; accepted: bf16, f16, f32"),
-        ({"activation": "gelu"}, "activation is 'gelu'; accepted: none, relu"),
+        ({"activation": "tanh"}, "activation is 'tanh'; accepted: none, relu, leaky_relu, gelu, silu"),
     ],
 )
 def test_refused(change: dict[str, Any], message: str) -> None:
@@ -65,9 +65,12 @@ def test_every_field_is_in_the_key_unless_it_is_marked() -> None:
         "out_dtype": "f16",
         "dilation": (2, 1, 1),
         "bias": True,
+        "residual": True,
         "activation": "relu",
+        "negative_slope": 0.5,
         "target": "gfx950",
         "schedule": "pairs_m16",
+        "mapper": "z_delta",
     }
     assert set(changed) == unmarked
     for name, value in changed.items():

@@ -17,7 +17,7 @@ from spconv_compiler.passes.registry import PASS_NAMES, parse_passes, pass_class
 REPO = pathlib.Path(__file__).resolve().parent.parent
 LIT_PASSES = REPO / "lit_tests" / "passes"
 # Files of passes/ that hold no pass.
-SUPPORT = {"__init__", "base", "registry", "kernel_builder", "kernel_module"}
+SUPPORT = {"__init__", "activation", "base", "registry", "kernel_builder", "kernel_module", "reach"}
 
 
 def test_registry_is_the_folder() -> None:
@@ -48,7 +48,8 @@ def test_a_pass_that_can_refuse_has_a_negative_test(name: str) -> None:
 
 def test_lit_tests_belong_to_passes() -> None:
     stems = {re.sub(r"-(invalid|precondition)$", "", path.stem) for path in LIT_PASSES.glob("*.mlir")}
-    assert stems - set(PASS_NAMES) == set()
+    # A long family may be cut into files: <pass>-<part>.mlir.
+    assert {stem for stem in stems if not any(f"{stem}-".startswith(f"{name}-") for name in PASS_NAMES)} == set()
 
 
 @pytest.mark.parametrize("name", PASS_NAMES)

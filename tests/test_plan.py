@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spconv_compiler.errors import LaunchError, VerifyError
-from spconv_compiler.plan import Argument, Buffer, Launch, Plan, Requirement, evaluate, extract_plan
+from spconv_compiler.plan import Argument, Buffer, Launch, Plan, Requirement, compiled, evaluate, extract_plan
 
 SIZE = "affine_map<()[rows, cells, threads] -> ({})>"
 
@@ -220,3 +220,23 @@ ONE = 'func.func @conv(%a: !spconv.buffer<f32> {spconv.name = "a"}) { return }'
 def test_what_is_no_plan(text: str, words: str) -> None:
     with pytest.raises(VerifyError, match=words):
         plan_of(text)
+
+
+def test_compiled_expressions_give_what_evaluate_gives() -> None:
+    symbols = {"rows": 1000, "cells": 77, "threads": 3}
+    exprs = [
+        5,
+        "rows",
+        ["add", "rows", ["mul", "cells", -2]],
+        ["ceildiv", ["mul", "rows", 27], 16],
+        ["ceildiv", ["add", "cells", -100], 8],
+        ["floordiv", ["add", "cells", -100], 8],
+        ["mod", "rows", "cells"],
+        ["min", "rows", ["mul", ["add", "cells", 1], ["floordiv", "rows", "threads"]]],
+    ]
+    assert compiled(exprs)(symbols) == tuple(evaluate(expr, symbols) for expr in exprs)
+    assert compiled([])(symbols) == ()
+    with pytest.raises(ValueError, match="unknown operator"):
+        compiled([["power", "rows", 2]])
+    with pytest.raises(KeyError, match="coarse_rows"):
+        compiled(["coarse_rows"])(symbols)

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spconv_compiler import env, nets, reference
+from spconv_compiler import api, env, nets, reference
 from spconv_compiler.io import voxelize
+from spconv_compiler.nets import stacks
 from spconv_compiler.tools.run import main
 
 PROGRAM = "import sys; from spconv_compiler.tools.run import main; sys.exit(main())"
@@ -141,12 +142,12 @@ def test_check_passes_and_prints_the_error(dtype: str, capsys: pytest.CaptureFix
 def test_check_fails_when_a_kernel_is_wrong(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = nets.subm_conv3d
+    right = api.subm_conv3d
 
     def swapped(coords: Any, features: Any, weight: Any, *rest: Any, **options: Any) -> Any:
         return right(coords, features, np.ascontiguousarray(weight[:, :, :, ::-1]), *rest, **options)
 
-    monkeypatch.setattr(nets, "subm_conv3d", swapped)
+    monkeypatch.setattr(stacks, "subm_conv3d", swapped)
     assert main([str(scan()), "--voxel-size", "0.5", *FAST, "--check", "--no-output"]) == 1
     captured = capsys.readouterr()
     assert "within the error bound" not in captured.out

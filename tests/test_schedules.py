@@ -62,7 +62,7 @@ def test_the_gemm_reads_what_the_weights_are_packed_as(target: Target) -> None:
 def test_tiles_of_pairs_m16_are_whole_instructions() -> None:
     assert isinstance(GFX950, GpuTarget)
     for problem in problems(GFX950):
-        chosen = choose(problem, GFX950)[1].gemm.parameters
+        chosen = choose(problem, GFX950, "pairs_m16")[1].gemm.parameters
         mma = GFX950.mma_for(problem.dtype)
         assert mma is not None and chosen["tile_m"] == mma.m
         assert chosen["tile_n"] % mma.n == 0 and chosen["tile_k"] % mma.k == 0

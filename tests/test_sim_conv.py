@@ -19,7 +19,7 @@ from spconv_compiler.sim.run_plan import run_conv
 
 @functools.cache
 def compiled(kernel: int, c_in: int, c_out: int, key_width: int, **others: Any) -> Artifact:
-    return compile_conv(kernel, c_in, c_out, key_width, target="gfx950", **others)
+    return compile_conv(kernel, c_in, c_out, key_width, target="gfx950", **{"schedule": "pairs_m16", **others})
 
 
 def simulate(case: Case, key_width: int = 32, reverse: bool = False, **others: Any) -> tuple[np.ndarray, str]:

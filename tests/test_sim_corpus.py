@@ -12,10 +12,9 @@ from sim_corpus import SAMPLES, kernel_of, run
 from sim_corpus_kernels import as_f32
 from test_sim_decode import CONVOLUTIONS, artifact
 
-from spconv_compiler.errors import CodegenError
 from spconv_compiler.sim.decode import decode
 from spconv_compiler.sim.elf import CodeObject
-from spconv_compiler.sim.errors import Fault
+from spconv_compiler.sim.errors import Fault, SlowKernelWarning
 from spconv_compiler.sim.instruction import Instruction
 from spconv_compiler.sim.interpreter import Machine, Program
 from spconv_compiler.sim.isa import ROWS
@@ -86,19 +85,20 @@ def _faults(name: str, instructions: Sequence[Instruction], monkeypatch: pytest.
 
 
 # What the native engine leaves to the numpy engine, and says so.
-NUMPY_ONLY = {"transposed tile", "lane moves", "scratch"}
+NUMPY_ONLY = {"scratch"}
 
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_native_engine_agrees(name: str) -> None:
-    """The same bits, or a clear refusal."""
+    """The same bits, with a warning where the other engine had to run the kernel."""
     sample = SAMPLES[name]
-    try:
+    wanted = run(sample, kernel_of(name))
+    if name in NUMPY_ONLY:
+        with pytest.warns(SlowKernelWarning, match="runs on the numpy engine"):
+            found = run(sample, kernel_of(name), NativeMachine)
+    else:
         found = run(sample, kernel_of(name), NativeMachine)
-    except CodegenError as error:
-        assert name in NUMPY_ONLY and "the native engine has no handler" in str(error)
-        return
-    np.testing.assert_array_equal(found, run(sample, kernel_of(name)))
+    np.testing.assert_array_equal(found, wanted)
 
 
 def test_look_back_over_many_workgroups() -> None:

@@ -138,9 +138,7 @@ def test_every_number_of_the_table_is_held_by_a_pair(name: str, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("change", [("c", -1), ("other", -1), ("war", -1)])
-def test_every_number_of_an_mfma_is_held_by_a_pair(
-    change: tuple[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_number_of_an_mfma_is_held_by_a_pair(change: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     right = hazards.matrix_wait
     monkeypatch.setattr(
         hazards, "matrix_wait", lambda shape, what: right(shape, what) + (change[1] if what == change[0] else 0)

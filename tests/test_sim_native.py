@@ -35,7 +35,7 @@ from spconv_compiler.sim.native.program import NativeProgram, aligned
 from spconv_compiler.sim.rows import Row
 from spconv_compiler.sim.sample import sample
 
-KINDS = ("salu", "saveexec", "valu", "lane", "swap", "cmpx", "getreg", "setreg")
+KINDS = ("salu", "saveexec", "valu", "lane", "swap", "cmpx", "getreg", "setreg", "permute")
 MORE_LINES = (
     "s_mov_b64 exec, s[8:9]",
     "s_mov_b64 exec, -1",
@@ -67,7 +67,7 @@ def lines_of(row: Row) -> list[str]:
     rng = random.Random(row.name)
     if row.name in CORE:
         return [sample(row, format_, rng) for format_ in row.formats for _ in range(16)]
-    return [sample(row, rng.choice(row.formats), rng)]
+    return [sample(row, rng.choice(row.formats), rng) for _ in range(8 if row.kind == "permute" else 1)]
 
 
 @functools.cache
@@ -79,7 +79,13 @@ def encoded() -> dict[str, list[tuple[str, int, Program, NativeProgram]]]:
         item = decode_one(slot)
         shape = handler_name(item.row, library.family_of(item.row).shape(item))
         # Twice each, with other registers and values.
-        again = number if line in MORE_LINES else f"{shape} again" if shape in chosen else shape
+        again = (
+            number
+            if line in MORE_LINES or item.row.kind == "permute"
+            else f"{shape} again"
+            if shape in chosen
+            else shape
+        )
         chosen.setdefault(str(again), (line, slot[: item.size]))
     code = b"".join(part for _, part in chosen.values()) + encode("s_endpgm")
     kernel = dataclasses.replace(make_kernel("s_endpgm", vgprs=REGISTERS, accum_offset=256), code=code)

@@ -25,7 +25,7 @@ from spconv_compiler.sim.run_plan import PlanRun, from_storage, run_plan, to_sto
 
 @functools.cache
 def compiled(kernel: int, c_in: int, c_out: int, key_width: int, **options: Any) -> Artifact:
-    return compile_conv(kernel, c_in, c_out, key_width, target="gfx950", **options)
+    return compile_conv(kernel, c_in, c_out, key_width, target="gfx950", **{"schedule": "pairs_m16", **options})
 
 
 def run(artifact: Artifact, case: Case, engine: Any, kernels: Any = None, *, reverse: bool = False) -> PlanRun:

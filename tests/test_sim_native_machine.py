@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,8 +11,7 @@ import numpy as np
 import pytest
 from sim_kernels import PROLOGUE, make_kernel
 
-from spconv_compiler.errors import CodegenError
-from spconv_compiler.sim.errors import Fault, LaunchFault
+from spconv_compiler.sim.errors import Fault, LaunchFault, SlowKernelWarning
 from spconv_compiler.sim.interpreter import Counts, Machine
 from spconv_compiler.sim.native.machine import NativeMachine
 
@@ -138,6 +138,19 @@ def text_of(make: Callable[..., Any], text: str) -> str:
     return re.sub("address 0x[0-9a-f]+", "address", str(caught.value))
 
 
+@pytest.mark.parametrize("make", [Machine, NativeMachine])
+def test_a_fault_shows_the_lines_around_the_instruction(make: Callable[..., Any]) -> None:
+    lines = text_of(make, f"{PROLOGUE}\nv_mov_b32_e32 v1, 2\nbuffer_store_dword v0, v1, s[8:11], 0 offen\ns_endpgm")
+    instructions = [line for line in PROLOGUE.splitlines() if line] + [
+        "v_mov_b32_e32 v1, 2", "buffer_store_dword v0, v1, s[8:11], 0 offen", "s_endpgm",
+    ]  # fmt: skip
+    head, reason, title, *shown = lines.split("\n")
+    assert head.endswith("buffer_store_dword v0, v1, s[8:11], 0 offen") and "misaligned" in reason
+    assert title.strip() == "line 13 of kernel k: buffer_store_dword v0, v1, s[8:11], 0 offen"
+    assert [line[2:].split(None, 2 if line[2] == " " else 3)[-1] for line in shown] == instructions[9:]
+    assert [line[2] for line in shown] == [" ", " ", " ", ">", " "]
+
+
 @pytest.mark.parametrize(
     "lines",
     [
@@ -162,9 +175,25 @@ def test_faults_have_the_same_words(lines: str) -> None:
     assert text_of(NativeMachine, text) == text_of(Machine, text)
 
 
-def test_an_opcode_without_handlers() -> None:
-    with pytest.raises(CodegenError, match="scratch_load_dword: the native engine has no handlers"):
-        run(NativeMachine, "scratch_load_dword v1, v2, off\ns_endpgm", 1, 64)
+def test_an_opcode_without_handlers_is_left_to_the_numpy_engine() -> None:
+    """One warning for the kernel, whatever it is launched; the other engine works on the same memory, and reports."""
+    text = f"{PROLOGUE}\ns_buffer_load_dword s20, s[4:7], 0x0\ns_waitcnt lgkmcnt(0)\nv_mov_b32_e32 v2, s20\n"
+    text += "buffer_store_dword v2, v1, s[8:11], 0 offen\ns_endpgm"
+    machine = NativeMachine({"k": make_kernel(text), "other": make_kernel(COPY)})
+    a, b = (machine.memory.allocate(name, 4 * WORDS) for name in "ab")
+    machine.memory.write_array(a, np.arange(7, 7 + WORDS, dtype=np.uint32))
+    with pytest.warns(SlowKernelWarning, match=r"k runs on the numpy engine.*: s_buffer_load_dword s20, s\[4:7\], 0x0"):
+        machine.launch("k", [1], 64, [a, b])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        machine.launch("k", [1], 64, [a, b])
+        machine.launch("other", [1], 64, [b, a])
+    assert machine.memory.read_bytes(b).view(np.uint32)[:64].tolist() == [7] * 64
+    assert machine.memory.read_bytes(a).view(np.uint32)[:64].tolist() == [21] * 64
+    with pytest.raises(Fault, match="out of bounds"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        machine.memory.free(b)
+        machine.launch("k", [1], 64, [a, b])
 
 
 @pytest.mark.parametrize("make", [Machine, NativeMachine])

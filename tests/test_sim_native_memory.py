@@ -7,6 +7,7 @@ Addresses, EXEC, definedness and the owners of words are random; among them are 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -17,7 +18,7 @@ from sim_memory_harness import ARENA, REGISTERS, WAVES, Native, Random, World, h
 
 from spconv_compiler.sim import isa_memory
 from spconv_compiler.sim.errors import Fault
-from spconv_compiler.sim.instruction import EXEC
+from spconv_compiler.sim.instruction import EXEC, M0
 from spconv_compiler.sim.interpreter import Program
 from spconv_compiler.sim.isa import ROWS
 from spconv_compiler.sim.machine import Active, Batch
@@ -53,7 +54,7 @@ def program_addresses(program: NativeProgram, checks: bool) -> dict[str, int]:
 @functools.cache
 def programs() -> tuple[Program, NativeProgram, dict[str, int]]:
     """(numpy program, native program, where each line stands) of all instructions, assembled at once."""
-    lines = list(dict.fromkeys(line for row in CHECKED for line in LINES[row.kind](row)))
+    lines = list(dict.fromkeys([line for row in CHECKED for line in LINES[row.kind](row)] + BEHIND))
     text = "\n".join([*lines, "s_endpgm"])
     kernel = make_kernel(text, vgprs=REGISTERS, accum_offset=REGISTERS, lds_bytes=LOCAL)
     return Program(kernel), NativeProgram(kernel), {line: index for index, line in enumerate(lines)}
@@ -75,24 +76,27 @@ def run_numpy(world: World, wave: int, program: Program, index: int) -> str | No
     return None
 
 
-def compare(world: World, wave: int, line: str) -> str | None:
-    """Runs both engines; the fault that both report."""
+def compare(world: World, wave: int, *lines: str) -> str | None:
+    """Runs instructions, one after the other, on both engines; the fault that both report."""
     reference, program, index = programs()
     before = world.snapshot()
-    wanted = run_numpy(world, wave, reference, index[line])
+    wanted = found = None
+    for line in lines:
+        wanted = wanted or run_numpy(world, wave, reference, index[line])
     after = world.snapshot()
     world.restore(before)
     native = Native(world, wave, program, records(True))
-    found = native.run(index[line])
+    for line in lines:
+        found = found or native.run(index[line])
     native.fetch_local()
-    assert found == wanted, line
+    assert found == wanted, lines
     if wanted is None:
         for name, array in world.arrays().items():
             if name.endswith(" of"):
                 field = name.removesuffix(" of")
-                np.testing.assert_array_equal(getattr(native, field), after[name][:, wave], f"{line}: {field}")
+                np.testing.assert_array_equal(getattr(native, field), after[name][:, wave], f"{lines}: {field}")
             else:
-                np.testing.assert_array_equal(array, after[name], f"{line}: {name}")
+                np.testing.assert_array_equal(array, after[name], f"{lines}: {name}")
     return wanted
 
 
@@ -145,6 +149,9 @@ def global_lines(row: Any) -> list[str]:
         for address, base in (("v[4:5]", ", off"), ("v4", ", s[2:3]")):
             if row.kind == "flat" and base != ", off":
                 continue
+            if row.access.lds:
+                found.append(f"{row.name} {address}{base} offset:8{flag}")
+                continue
             data = registers_text(8, row.access.dwords * (2 if row.access.pair else 1))
             listed = f"{data}, {address}" if row.access.kind == "load" else f"{address}, {data}"
             if flag == " sc0":
@@ -156,8 +163,9 @@ def global_lines(row: Any) -> list[str]:
 def buffer_lines(row: Any) -> list[str]:
     data = registers_text(8, row.access.dwords * (2 if row.access.pair else 1))
     forms = [("v4", "0", " offen"), ("v4", "s20", " offen"), ("v4", "32", " offen"), ("off", "s20", "")]
+    start, end = ("", " lds") if row.access.lds else (f"{data}, ", "")
     return [
-        f"{row.name} {data}, {address}, s[8:11], {scalar}{form} offset:16{flag}"
+        f"{row.name} {start}{address}, s[8:11], {scalar}{form} offset:16{flag}{end}"
         for address, scalar, form in forms
         for flag in flags_of(row)
     ]
@@ -179,7 +187,8 @@ def local_lines(row: Any) -> list[str]:
 
 def scalar_lines(row: Any) -> list[str]:
     dwords = row.access.dwords
-    return [f"{row.name} {'s16' if dwords == 1 else f's[16:{15 + dwords}]'}, s[2:3], {hex(16)}"]
+    start = f"{row.name} {'s16' if dwords == 1 else f's[16:{15 + dwords}]'}, s[2:3],"
+    return [f"{start} 0x10", f"{start} s12", f"{start} s12 offset:0xc"]
 
 
 def global_case(row: Any, rng: Random) -> tuple[World, int, str]:
@@ -241,9 +250,34 @@ def scalar_case(row: Any, rng: Random) -> tuple[World, int, str]:
     place = target.address + 4 * int(rng.integers(0, max(1, target.size // 4 - dwords)))
     if rng.random() < 0.1:
         place = int(rng.choice([target.address + 2, target.address + target.size - 4, 0, 2**63]))
-    set_scalar_pair(world.batch, 2, (place - 16) % 2**64)
+    line = str(rng.choice(scalar_lines(row)))
+    moved = 0 if "0x10" in line else int(rng.choice([0, 8, 2**32 - 4]))
+    world.batch.scalar[12] = moved
+    fixed = 16 if "0x10" in line else 12 if "offset" in line else 0
+    set_scalar_pair(world.batch, 2, (place - fixed - moved) % 2**64)
     world.batch.scalar_defined[2, wave] = 0xFFFFFFFF if rng.random() < 0.95 else 1
-    return world, wave, scalar_lines(row)[0]
+    world.batch.scalar_defined[12, wave] = 0xFFFFFFFF if rng.random() < 0.9 else 3
+    return world, wave, line
+
+
+def aim_at_local(world: World, wave: int, rng: Random) -> None:
+    """Where a load to LDS writes, in M0, and addresses in v12 of words there that a write may hit."""
+    batch = world.batch
+    start = 4 * int(rng.integers(0, (LOCAL - 2048) // 4))
+    if rng.random() < 0.15:
+        start = int(rng.choice([LOCAL - 1024, LOCAL - 64, LOCAL, 2**31, 2**32 - 4, start + 2]))
+    batch.scalar[M0] = start
+    batch.scalar_defined[M0, wave] = 0xFFFFFFFF if rng.random() < 0.95 else 0
+    near = 4 * int(rng.integers(-64, 256))
+    batch.vector[12, wave] = np.clip((start & ~3) + near, 0, LOCAL - 256) + 4 * np.arange(64)
+    batch.vector_defined[12, wave] = layout.ALL
+
+
+def behind(row: Any, rng: Random) -> list[str]:
+    """What follows an instruction: for loads to LDS perhaps a write there, and a wait."""
+    if not row.access.lds:
+        return []
+    return [BEHIND[2]] * (rng.random() < 0.4) + [BEHIND[rng.integers(2)]]
 
 
 def random_world(rng: Random) -> tuple[World, int]:
@@ -269,6 +303,7 @@ def let_some_compare_equal(world: World, wave: int, rng: Random) -> None:
     registers[rng.random(registers.shape) < 0.7] = 5
 
 
+BEHIND = ["s_waitcnt vmcnt(0)", "s_waitcnt vmcnt(1)", "ds_write_b32 v12, v13"]
 CASES = {"global": global_case, "flat": global_case, "buffer": buffer_case, "lds": local_case, "smem": scalar_case}
 LINES = {
     "global": global_lines,
@@ -277,20 +312,29 @@ LINES = {
     "lds": local_lines,
     "smem": scalar_lines,
 }
+
+
+def to_local(row: Any) -> Any:
+    """A buffer load with the modifier lds, as the decoder makes it."""
+    return dataclasses.replace(row, access=dataclasses.replace(row.access, lds=True), variant="lds")
+
+
+BUFFER_TO_LOCAL = [to_local(ROWS[f"buffer_load_{size}"]) for size in ("ubyte", "sshort", "dword", "dwordx3", "dwordx4")]
 # Atomics of buffers and flat addresses are those of global ones behind their addresses: the common ones will do.
 CHECKED = [
     row
-    for row in ROWS.values()
+    for row in (*ROWS.values(), *BUFFER_TO_LOCAL)
     if row.kind in CASES
     and library.family_of(row).shapes(row)
+    and row.access is not None
     and (row.access.kind != "atomic" or row.kind in ("global", "lds") or row in isa_memory.ROWS)
 ]
 TRIALS = 24
 
 
-@pytest.mark.parametrize("row", CHECKED, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", CHECKED, ids=lambda row: f"{row.name} {row.variant}".strip())
 def test_same_as_numpy(row: Any) -> None:
-    rng = np.random.default_rng(list(row.name.encode()))
+    rng = np.random.default_rng(list(f"{row.name}{row.variant}".encode()))
     seen = []
     for _ in range(TRIALS):
         world, wave, line = CASES[row.kind](row, rng)
@@ -298,6 +342,8 @@ def test_same_as_numpy(row: Any) -> None:
             avoid_nans(world)
         if row.access.pair:
             let_some_compare_equal(world, wave, rng)
-        seen.append(compare(world, wave, line) or "fine")
+        if row.access.lds:
+            aim_at_local(world, wave, rng)
+        seen.append(compare(world, wave, line, *behind(row, rng)) or "fine")
     assert seen.count("fine") > 1
     assert len({text.removeprefix("lane").lstrip(" 0123456789:").split(":")[0] for text in seen}) > 1

@@ -1,4 +1,4 @@
-"""Memory opcodes beyond plain loads and stores: partial registers, LDS transfers, flat, scratch, waits."""
+"""Memory opcodes beyond plain loads and stores: partial registers, flat, scratch, waits."""
 
 from __future__ import annotations
 
@@ -61,78 +61,6 @@ def test_high_half_stores() -> None:
     local = "ds_write_b32 v1, v1\nds_write_b16_d16_hi v1, v2\nds_read_b32 v2, v1\ns_waitcnt lgkmcnt(0)\n"
     found = run(text + local + STORE, WORDS, ZEROS, lds_bytes=256)
     assert found.tolist() == [4 * lane & 0xFFFF0000 | int(w) >> 16 for lane, w in enumerate(WORDS)]
-
-
-# Loads straight to LDS.
-
-DMA = """
-s_mov_b32 m0, 64
-v_lshlrev_b32_e32 v6, {shift}, v0
-{load}
-{wait}
-v_add_u32_e32 v7, 64, v6
-ds_read_b32 v2, v7{place}
-s_waitcnt lgkmcnt(0)
-buffer_store_dword v2, v1, s[8:11], 0 offen
-"""
-FORMS = {
-    "buffer dword": ("buffer_load_dword v6, s[4:7], 0 offen lds", 2, ""),
-    "buffer x4": ("buffer_load_dwordx4 v6, s[4:7], 0 offen lds", 4, " offset:12"),
-    "global dword": ("global_load_lds_dword v6, s[12:13]", 2, ""),
-    "global x4": ("global_load_lds_dwordx4 v6, s[12:13]", 4, " offset:12"),
-    "global offset": ("global_load_lds_dword v6, s[12:13] offset:16", 2, " offset:16"),
-}
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_loads_to_lds(name: str) -> None:
-    load, shift, place = FORMS[name]
-    source = np.arange(320, dtype=np.uint32) * 5
-    form = DMA.format(load=load, shift=shift, place=place, wait="s_waitcnt vmcnt(0)")
-    found = run(form, source, ZEROS, lds_bytes=2048)
-    word = {2: lambda lane: lane + 4 * ("offset" in name), 4: lambda lane: 4 * lane + 3}[shift]
-    assert found.tolist() == [5 * word(lane) for lane in range(64)]
-    for early in ("s_nop 0", "s_waitcnt vmcnt(1)"):
-        with pytest.raises(Fault, match="nobody wrote: byte .* of local memory"):
-            run(DMA.format(load=load, shift=shift, place=place, wait=early), source, ZEROS, lds_bytes=2048)
-    with pytest.raises(Fault, match="m0 is undefined"):
-        run(form.replace("s_mov_b32 m0, 64", ""), source, ZEROS, lds_bytes=2048)
-    with pytest.raises(Fault, match="out of bounds: byte .* of 256 bytes of local memory"):
-        run(form, source, ZEROS, lds_bytes=256)
-
-
-def test_a_counted_wait_covers_the_older_load_to_lds() -> None:
-    load = "buffer_load_dword v6, s[4:7], 0 offen lds"
-    two = f"{load}\ns_mov_b32 m0, 1024\ns_nop 0\n{load}"
-    form = DMA.format(load=two, shift=2, place="{place}", wait="s_waitcnt vmcnt(1)")
-    found = run(form.format(place=""), WORDS, ZEROS, lds_bytes=2048)
-    assert found.tolist() == WORDS.tolist()
-    with pytest.raises(Fault, match="nobody wrote"):
-        run(form.format(place=" offset:960"), WORDS, ZEROS, lds_bytes=2048)
-
-
-def test_loads_to_lds_need_a_barrier_for_other_waves() -> None:
-    """Each wave loads its part and reads the other's."""
-    text = """
-    v_lshrrev_b32_e32 v6, 6, v0
-    s_nop 0
-    v_readfirstlane_b32 s20, v6
-    s_lshl_b32 s20, s20, 8
-    s_mov_b32 m0, s20
-    s_nop 0
-    buffer_load_dword v1, s[4:7], 0 offen lds
-    s_waitcnt vmcnt(0)
-    {barrier}
-    v_xor_b32_e32 v7, 0x100, v1
-    ds_read_b32 v2, v7
-    s_waitcnt lgkmcnt(0)
-    buffer_store_dword v2, v1, s[8:11], 0 offen
-    """
-    source = np.arange(128, dtype=np.uint32)
-    found = run(text.format(barrier="s_barrier"), source, np.zeros(128, np.uint32), block=128, lds_bytes=512)
-    assert found.tolist() == [lane ^ 64 for lane in range(128)]
-    with pytest.raises(Fault, match="race: another wave writes what this one reads"):
-        run(text.format(barrier="s_nop 0"), source, np.zeros(128, np.uint32), block=128, lds_bytes=512)
 
 
 # Transposed reads.

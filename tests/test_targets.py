@@ -39,7 +39,10 @@ def test_gpu_facts(target: GpuTarget) -> None:
         assert inputs * target.wave == shape.m * shape.k and outputs * target.wave == shape.m * shape.n
         assert shape.intrinsic.startswith("rocdl.") and f"{shape.m}x{shape.n}x{shape.k}" in shape.intrinsic
         assert shape.passes > 0
+    assert target.mma or target.warpgroup_dtypes
     for dtype in target.dtypes:
+        if dtype in target.warpgroup_dtypes:
+            continue
         preferred = target.mma_for(dtype)
         assert preferred is not None and preferred.element == dtype
         assert next(shape for shape in target.mma if shape.element == dtype) is preferred

@@ -27,8 +27,8 @@ func.func @f(%coords: !spconv.coords<32>, %features: tensor<?x16xf32>, %weight: 
 // -----
 
 func.func @f(%coords: !spconv.coords<32>, %features: tensor<?x16xf32>, %weight: tensor<32x3x3x3x16xf32>) -> tensor<?x32xf32> {
-  // expected-error @below {{epilogue is #spconv.epilogue<"gelu">; accepted activations: ('none', 'relu')}}
-  %0 = "spconv.subm_conv3d"(%coords, %features, %weight) {dilation = array<i64: 1, 1, 1>, epilogue = #spconv.epilogue<"gelu">} : (!spconv.coords<32>, tensor<?x16xf32>, tensor<32x3x3x3x16xf32>) -> tensor<?x32xf32>
+  // expected-error @below {{epilogue is #spconv.epilogue<"tanh">; accepted activations: "none", "relu", }}
+  %0 = "spconv.subm_conv3d"(%coords, %features, %weight) {dilation = array<i64: 1, 1, 1>, epilogue = #spconv.epilogue<"tanh">} : (!spconv.coords<32>, tensor<?x16xf32>, tensor<32x3x3x3x16xf32>) -> tensor<?x32xf32>
   return %0 : tensor<?x32xf32>
 }
 

@@ -109,7 +109,7 @@ func.func @f() {
 // -----
 
 func.func @f() {
-  // expected-error @below {{'spconv.launch' group is "features"; accepted: coords, map, pairs, weights, output}}
+  // expected-error @below {{'spconv.launch' group is "features"; accepted: fine, coarse, coords, decode, map, pairs, weights, output}}
   "spconv.launch"() {kernel = @kernels::@f, grid = [], group = "features"} : () -> ()
   return
 }

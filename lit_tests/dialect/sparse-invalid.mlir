@@ -108,8 +108,8 @@ func.func @f(%a: !spconv.coords<32>, %b: !spconv.coords<32>, %f: tensor<?x16xf32
 // -----
 
 func.func @f(%a: !spconv.coords<32>, %b: !spconv.coords<32>, %f: tensor<?x16xf32>, %w: tensor<32x2x2x2x16xf32>) {
-  // expected-error @below {{'spconv.sparse_conv3d' epilogue is #spconv.epilogue<"gelu">; accepted activations: ('none', 'relu')}}
-  %0 = "spconv.sparse_conv3d"(%a, %b, %f, %w) {stride = array<i64: 2, 2, 2>, padding = array<i64: 1, 1, 1>, dilation = array<i64: 1, 1, 1>, transposed = false, epilogue = #spconv.epilogue<"gelu">} : (!spconv.coords<32>, !spconv.coords<32>, tensor<?x16xf32>, tensor<32x2x2x2x16xf32>) -> tensor<?x32xf32>
+  // expected-error @below {{'spconv.sparse_conv3d' epilogue is #spconv.epilogue<"tanh">; accepted activations: "none", "relu", }}
+  %0 = "spconv.sparse_conv3d"(%a, %b, %f, %w) {stride = array<i64: 2, 2, 2>, padding = array<i64: 1, 1, 1>, dilation = array<i64: 1, 1, 1>, transposed = false, epilogue = #spconv.epilogue<"tanh">} : (!spconv.coords<32>, !spconv.coords<32>, tensor<?x16xf32>, tensor<32x2x2x2x16xf32>) -> tensor<?x32xf32>
   return
 }
 

@@ -176,7 +176,7 @@ func.func @f(%coords: !spconv.coords<32>, %bias: tensor<32xbf16>) {
 
 // The gemm.
 func.func @f(%pairs: !spconv.pairs<27>, %features: tensor<?x16xf32>, %weight: !spconv.packed<f32>, %init: tensor<?x32xf32>) {
-  // expected-error @below {{'spconv.gemm' epilogue is #spconv.epilogue<"tanh">; accepted activations: ('none', 'relu')}}
+  // expected-error @below {{'spconv.gemm' epilogue is #spconv.epilogue<"tanh">; accepted activations: "none", "relu", }}
   %0 = "spconv.gemm"(%pairs, %features, %weight, %init) {epilogue = #spconv.epilogue<"tanh">} : (!spconv.pairs<27>, tensor<?x16xf32>, !spconv.packed<f32>, tensor<?x32xf32>) -> tensor<?x32xf32>
   return
 }
@@ -233,7 +233,7 @@ func.func @f(%pairs: !spconv.pairs<27>, %features: tensor<?x16xbf16>, %weight: !
 
 // The epilogue as an op.
 func.func @f(%sum: tensor<?x32xf32>) {
-  // expected-error @below {{'spconv.apply_epilogue' epilogue is #spconv.epilogue<"tanh">; accepted activations: ('none', 'relu')}}
+  // expected-error @below {{'spconv.apply_epilogue' epilogue is #spconv.epilogue<"tanh">; accepted activations: "none", "relu", }}
   %0 = "spconv.apply_epilogue"(%sum) {epilogue = #spconv.epilogue<"tanh">} : (tensor<?x32xf32>) -> tensor<?x32xf32>
   return
 }

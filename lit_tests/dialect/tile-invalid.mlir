@@ -113,3 +113,35 @@ func.func @f(%a: vector<8xbf16>, %c: vector<4xf32>) {
   %0 = "spconv.tile_mma"(%a, %a, %c) {shape = [16, 16, 32]} : (vector<8xbf16>, vector<8xbf16>, vector<4xf32>) -> vector<4xf32>
   return
 }
+
+// -----
+
+func.func @f(%value: i32, %buffer: !spconv.buffer<f32>, %i: i32) {
+  // expected-error @below {{'spconv.tile_fetch_add' moves i32 but the buffer is !spconv.buffer<f32>}}
+  %0 = "spconv.tile_fetch_add"(%value, %buffer, %i) : (i32, !spconv.buffer<f32>, i32) -> i32
+  return
+}
+
+// -----
+
+func.func @f(%buffer: !spconv.buffer<i32>, %i: i32) {
+  // expected-error @below {{'spconv.tile_load_device' moves vector<4xi32>; accepted: i32, i64, which move whole}}
+  %0 = "spconv.tile_load_device"(%buffer, %i) : (!spconv.buffer<i32>, i32) -> vector<4xi32>
+  return
+}
+
+// -----
+
+func.func @f(%value: f32, %buffer: !spconv.buffer<f32>, %i: i32) {
+  // expected-error @below {{'spconv.tile_store_device' moves f32; accepted: i32, i64, which move whole}}
+  "spconv.tile_store_device"(%value, %buffer, %i) : (f32, !spconv.buffer<f32>, i32) -> ()
+  return
+}
+
+// -----
+
+func.func @f(%buffer: !spconv.buffer<f32>, %n: i64) {
+  // expected-error @below {{'spconv.tile_address' gives i64; accepted: !llvm.ptr<1>}}
+  %0 = "spconv.tile_address"(%buffer, %n) : (!spconv.buffer<f32>, i64) -> i64
+  return
+}

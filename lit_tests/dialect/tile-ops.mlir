@@ -21,6 +21,16 @@ func.func @access(%buffer: !spconv.buffer<f32>, %counts: !spconv.buffer<i32>, %n
   "spconv.tile_atomic"(%i, %counts, %n) {kind = "add"} : (i32, !spconv.buffer<i32>, i64) -> ()
   // CHECK: "spconv.tile_atomic"(%{{.*}}, %{{.*}}, %{{.*}}) {kind = "umin"} : (i32, !spconv.buffer<i32>, i32) -> ()
   "spconv.tile_atomic"(%i, %counts, %i) {kind = "umin"} : (i32, !spconv.buffer<i32>, i32) -> ()
+  // CHECK: "spconv.tile_atomic"(%{{.*}}, %{{.*}}, %{{.*}}) {kind = "or"} : (i32, !spconv.buffer<i32>, i32) -> ()
+  "spconv.tile_atomic"(%i, %counts, %i) {kind = "or"} : (i32, !spconv.buffer<i32>, i32) -> ()
+  // CHECK: "spconv.tile_fetch_add"(%{{.*}}, %{{.*}}, %{{.*}}) : (i32, !spconv.buffer<i32>, i32) -> i32
+  %old = "spconv.tile_fetch_add"(%i, %counts, %i) : (i32, !spconv.buffer<i32>, i32) -> i32
+  // CHECK: "spconv.tile_load_device"(%{{.*}}, %{{.*}}) : (!spconv.buffer<i32>, i64) -> i32
+  %word = "spconv.tile_load_device"(%counts, %n) : (!spconv.buffer<i32>, i64) -> i32
+  // CHECK: "spconv.tile_store_device"(%{{.*}}, %{{.*}}, %{{.*}}) : (i32, !spconv.buffer<i32>, i32) -> ()
+  "spconv.tile_store_device"(%word, %counts, %old) : (i32, !spconv.buffer<i32>, i32) -> ()
+  // CHECK: "spconv.tile_address"(%{{.*}}, %{{.*}}) : (!spconv.buffer<f32>, i64) -> !llvm.ptr<1>
+  %address = "spconv.tile_address"(%buffer, %n) : (!spconv.buffer<f32>, i64) -> !llvm.ptr<1>
   return
 }
 

@@ -22,5 +22,5 @@ func.func private @f() attributes {a = #spconv.schedule<"pairs_m16", 16>}
 
 // -----
 
-// expected-error @below {{expected base attribute 'builtin.string' but got 'builtin.integer'}}
+// expected-error @below {{'1 : i64' does not satisfy the constraint}}
 func.func private @f() attributes {a = #spconv.epilogue<1>}

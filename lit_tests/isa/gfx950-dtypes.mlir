@@ -1,7 +1,7 @@
-// RUN: %compile --target gfx950 --emit=isa --kernel 3 --c-in 64 --c-out 64 --dtype f16 --out-dtype f16 | %filecheck %s --check-prefix=F16
-// RUN: %compile --target gfx950 --emit=isa --kernel 3 --c-in 64 --c-out 64 --dtype f32 | %filecheck %s --check-prefix=F32
-// RUN: %compile --target gfx950 --emit=isa --kernel 3 --c-in 512 --c-out 512 --dtype bf16 --activation relu | %filecheck %s --check-prefix=WIDE
-// RUN: %compile --target gfx950 --emit=isa --kernel 3 --c-in 3 --c-out 16 --dtype bf16 | %filecheck %s --check-prefix=NARROW
+// RUN: %compile --target gfx950 --schedule pairs_m16 --emit=isa --kernel 3 --c-in 64 --c-out 64 --dtype f16 --out-dtype f16 | %filecheck %s --check-prefix=F16
+// RUN: %compile --target gfx950 --schedule pairs_m16 --emit=isa --kernel 3 --c-in 64 --c-out 64 --dtype f32 | %filecheck %s --check-prefix=F32
+// RUN: %compile --target gfx950 --schedule pairs_m16 --emit=isa --kernel 3 --c-in 512 --c-out 512 --dtype bf16 --activation relu | %filecheck %s --check-prefix=WIDE
+// RUN: %compile --target gfx950 --schedule pairs_m16 --emit=isa --kernel 3 --c-in 3 --c-out 16 --dtype bf16 | %filecheck %s --check-prefix=NARROW
 
 // Half precision: the same shape, rounded by pairs at the end.
 // F16-LABEL: gemm_pairs_m16_f16_t27_64x64

@@ -1,4 +1,4 @@
-// RUN: %compile --target gfx950 --emit=isa %s | %filecheck %s
+// RUN: %compile --target gfx950 --schedule pairs_m16 --emit=isa %s | %filecheck %s
 
 // 64-bit keys: the grid may be larger than buffer offsets reach, so it is reached by global addresses.
 
@@ -7,7 +7,7 @@ func.func @conv(%coords: !spconv.coords<64>, %features: tensor<?x16xbf16>, %weig
   return %0 : tensor<?x16xf32>
 }
 
-// CHECK-LABEL: fill_grid_k64_b256:
+// CHECK-LABEL: fill_grid_k64_t27_b256:
 // CHECK-COUNT-4: global_store_dwordx4
 // CHECK: s_endpgm
 

@@ -1,4 +1,4 @@
-// RUN: %compile --target gfx950 --emit=isa %s | %filecheck %s
+// RUN: %compile --target gfx950 --schedule pairs_m16 --emit=isa %s | %filecheck %s
 
 // The kernels that make pairs.
 
@@ -7,7 +7,7 @@ func.func @conv(%coords: !spconv.coords<32>, %features: tensor<?x16xbf16>, %weig
   return %0 : tensor<?x16xf32>
 }
 
-// CHECK-LABEL: fill_grid_k32_b256:
+// CHECK-LABEL: fill_grid_k32_t27_b256:
 // CHECK-COUNT-4: buffer_store_dwordx4
 // CHECK: s_endpgm
 
@@ -26,17 +26,13 @@ func.func @conv(%coords: !spconv.coords<32>, %features: tensor<?x16xbf16>, %weig
 // CHECK: buffer_store_dword {{.*}} offen offset:512
 // CHECK: s_endpgm
 
-// CHECK-LABEL: count_tiles_t27:
-// CHECK-COUNT-4: buffer_load_dwordx4
-// CHECK-NOT: atomic
+// A chunk of the table is read with sixteen loads in flight; states are read past the caches of a unit.
+// CHECK-LABEL: compact_pairs_t27_m16:
+// CHECK: global_atomic_add {{.*}} sc0
 // CHECK: s_barrier
-// CHECK: s_endpgm
-
-// CHECK-LABEL: scan_totals_t27_m16:
-// CHECK-NOT: atomic
-// CHECK: .amdhsa_group_segment_fixed_size 108
-
-// CHECK-LABEL: write_pairs_t27_m16:
-// CHECK-NOT: atomic
+// CHECK-COUNT-16: buffer_load_dword
+// CHECK-NOT: buffer_wbl2
+// CHECK: global_load_dword {{.*}} sc1
+// CHECK: s_barrier
 // CHECK: v_bcnt_u32_b32
 // CHECK: s_endpgm

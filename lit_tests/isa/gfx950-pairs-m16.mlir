@@ -1,5 +1,5 @@
-// RUN: %compile --target gfx950 --emit=isa %s | %filecheck %s
-// RUN: %compile --target gfx950 --emit=isa %s | %filecheck %s --check-prefix=NONE
+// RUN: %compile --target gfx950 --schedule pairs_m16 --emit=isa %s | %filecheck %s
+// RUN: %compile --target gfx950 --schedule pairs_m16 --emit=isa %s | %filecheck %s --check-prefix=NONE
 
 // The gemm of schedule pairs_m16 at 128 → 128 channels: per step over K one gathered run of features and one run of
 // each of four panels, 16 bytes a lane each, all of them issued before four matrix instructions; f32 atomics, 64 bytes of

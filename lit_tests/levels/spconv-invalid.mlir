@@ -11,7 +11,7 @@ func.func @allowed(%coords: !spconv.coords<32>, %features: tensor<?x16xf32>, %we
 
 func.func @stages(%map: !spconv.map<27>) {
   // expected-error @below {{spconv.compact is not allowed on the host side at level spconv}}
-  // expected-note @below {{level spconv: functions of convolutions on tensors; no kernels, no stages}}
+  // expected-note @below {{level spconv: functions of convolutions and pointwise ops on tensors; no kernels, no stages}}
   %0 = "spconv.compact"(%map) : (!spconv.map<27>) -> !spconv.pairs<27>
   return
 }

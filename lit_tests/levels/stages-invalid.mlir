@@ -16,7 +16,7 @@ func.func @allowed(%coords: !spconv.coords<32>, %features: tensor<?x16xf32>, %we
 
 func.func @convolution(%coords: !spconv.coords<32>, %features: tensor<?x16xf32>, %weight: tensor<32x3x3x3x16xf32>) {
   // expected-error @below {{spconv.subm_conv3d is not allowed on the host side at level stages}}
-  // expected-note @below {{level stages: functions of maps, compact, pack_weight, fill, gemm, pool and apply_epilogue; no convolutions}}
+  // expected-note @below {{level stages: functions of maps, compact, pack_weight, fill, gemm, pool and work on rows; no convolutions}}
   %0 = "spconv.subm_conv3d"(%coords, %features, %weight) {dilation = array<i64: 1, 1, 1>, epilogue = #spconv.epilogue<"none">} : (!spconv.coords<32>, tensor<?x16xf32>, tensor<32x3x3x3x16xf32>) -> tensor<?x32xf32>
   return
 }

@@ -1,4 +1,4 @@
-// RUN: %opt %s -p choose-schedule{target=gfx950} --split-input-file | %filecheck %s --check-prefixes=CHECK,GPU
+// RUN: %opt %s -p 'choose-schedule{target=gfx950 schedule=pairs_m16}' --split-input-file | %filecheck %s --check-prefixes=CHECK,GPU
 // RUN: %opt %s -p choose-schedule{target=x86-64-v3} --split-input-file | %filecheck %s --check-prefixes=CHECK,CPU
 
 // Every stage op gets its part of the schedule that serves the gemm.
@@ -74,4 +74,47 @@ func.func @kept(%coords: !spconv.coords<32>, %features: tensor<?x16xbf16>, %weig
   // CHECK: "spconv.gemm"([[THEIRS]]
   %theirs = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"none">} : (!spconv.pairs<27>, tensor<?x16xbf16>, !spconv.packed<bf16>, tensor<?x32xf32>) -> tensor<?x32xf32>
   return %mine, %theirs : tensor<?x32xf32>, tensor<?x32xf32>
+}
+
+// -----
+
+// Between two coordinate sets: on a GPU the coarse set becomes a grid, and the fine one looks up in it.
+// CHECK-LABEL: func.func @between_sets
+func.func @between_sets(%fine: !spconv.coords<32>, %features: tensor<?x16xbf16>, %weight: tensor<32x2x2x2x16xbf16>) -> tensor<?x32xf32> {
+  // CHECK: "spconv.output_coords"
+  // GPU-SAME: schedule = #spconv.schedule<"marked_cells", {
+  // CPU-SAME: schedule = #spconv.schedule<"sorted_keys", {
+  %coarse = "spconv.output_coords"(%fine) {kernel_size = array<i64: 2, 2, 2>, stride = array<i64: 2, 2, 2>, padding = array<i64: 0, 0, 0>, dilation = array<i64: 1, 1, 1>, transposed = false} : (!spconv.coords<32>) -> !spconv.coords<32>
+  // CHECK: "spconv.cross_map"
+  // GPU-SAME: schedule = #spconv.schedule<"coarse_grid", {
+  // CPU-SAME: schedule = #spconv.schedule<"sorted_keys", {
+  %map = "spconv.cross_map"(%fine, %coarse) {kernel_size = array<i64: 2, 2, 2>, stride = array<i64: 2, 2, 2>, padding = array<i64: 0, 0, 0>, dilation = array<i64: 1, 1, 1>} : (!spconv.coords<32>, !spconv.coords<32>) -> !spconv.cross_map<8>
+  // CHECK: "spconv.cross_compact"
+  // GPU-SAME: schedule = #spconv.schedule<"tap_tile_row", {
+  // CPU-SAME: schedule = #spconv.schedule<"chunk_tap_row", {
+  %pairs = "spconv.cross_compact"(%map) {transposed = false} : (!spconv.cross_map<8>) -> !spconv.pairs<8>
+  %packed = "spconv.pack_weight"(%weight) : (tensor<32x2x2x2x16xbf16>) -> !spconv.packed<bf16>
+  %init = "spconv.fill"(%coarse) : (!spconv.coords<32>) -> tensor<?x32xf32>
+  // CHECK: "spconv.gemm"
+  // GPU-SAME: schedule = #spconv.schedule<"pairs_m16", {
+  // CPU-SAME: schedule = #spconv.schedule<"chunk_stationary", {
+  %sum = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"none">} : (!spconv.pairs<8>, tensor<?x16xbf16>, !spconv.packed<bf16>, tensor<?x32xf32>) -> tensor<?x32xf32>
+  return %sum : tensor<?x32xf32>
+}
+
+// -----
+
+// A pool takes its own order of pairs.
+// CHECK-LABEL: func.func @pool
+func.func @pool(%fine: !spconv.coords<32>, %coarse: !spconv.coords<32>, %features: tensor<?x16xf32>) -> tensor<?x16xf32> {
+  %map = "spconv.cross_map"(%fine, %coarse) {kernel_size = array<i64: 2, 2, 2>, stride = array<i64: 2, 2, 2>, padding = array<i64: 0, 0, 0>, dilation = array<i64: 1, 1, 1>} : (!spconv.coords<32>, !spconv.coords<32>) -> !spconv.cross_map<8>
+  // CHECK: "spconv.cross_compact"
+  // GPU-SAME: schedule = #spconv.schedule<"output_table", {
+  // CPU-SAME: schedule = #spconv.schedule<"chunk_tap_row", {
+  %pairs = "spconv.cross_compact"(%map) {transposed = false} : (!spconv.cross_map<8>) -> !spconv.pairs<8>
+  // CHECK: "spconv.pool"
+  // GPU-SAME: schedule = #spconv.schedule<"row_pool", {
+  // CPU-SAME: schedule = #spconv.schedule<"chunk_pool", {
+  %0 = "spconv.pool"(%pairs, %features) {mode = "max"} : (!spconv.pairs<8>, tensor<?x16xf32>) -> tensor<?x16xf32>
+  return %0 : tensor<?x16xf32>
 }

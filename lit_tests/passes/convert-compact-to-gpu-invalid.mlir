@@ -30,3 +30,13 @@ func.func @tiles_too_large(%coords: !spconv.coords<32>) -> !spconv.pairs<27> {
   %pairs = "spconv.compact"(%map) {schedule = #spconv.schedule<"tap_tile_row", {tile_m = 512}>} : (!spconv.map<27>) -> !spconv.pairs<27>
   return %pairs : !spconv.pairs<27>
 }
+
+// -----
+
+func.func @other_blocks(%coords: !spconv.coords<32>) -> !spconv.pairs<27> {
+  %map = "spconv.map"(%coords) {kernel_size = array<i64: 3, 3, 3>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"dense_grid", {block = 256}>} : (!spconv.coords<32>) -> !spconv.map<27>
+  // expected-error @below {{blocks of 128 rows}}
+  // expected-note @below {{accepted here: 256}}
+  %pairs = "spconv.compact"(%map) {schedule = #spconv.schedule<"sorted_tiles", {block_rows = 128, items = 4}>} : (!spconv.map<27>) -> !spconv.pairs<27>
+  return %pairs : !spconv.pairs<27>
+}

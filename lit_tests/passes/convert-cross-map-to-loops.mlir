@@ -8,9 +8,9 @@
 // CHECK-SAME: message = "voxels of one map"
 func.func @strided(%fine: !spconv.coords<32>, %coarse: !spconv.coords<32>) -> !spconv.cross_map<27> {
   // CHECK: [[KEYS:%.+]] = "spconv.alloc"() {name = "keys"
-  // CHECK: group = "map", kernel = @kernels::@sort_keys_k32}
+  // CHECK: group = "fine", kernel = @kernels::@sort_keys_k32}
   // CHECK: [[COARSE:%.+]] = "spconv.alloc"() {name = "coarse_keys"
-  // CHECK: group = "map", kernel = @kernels::@sort_keys_k32_s2x2x2_p1x1x1}
+  // CHECK: group = "coarse", kernel = @kernels::@sort_keys_k32_s2x2x2_p1x1x1}
   // CHECK: [[TABLE:%.+]] = "spconv.alloc"() {name = "cross_table", size = [[ROOM]]}
   // CHECK: group = "map", kernel = @kernels::@cross_table_k32_3x3x3_d1x1x1}
   // CHECK: builtin.unrealized_conversion_cast [[KEYS]], {{%.+}}, {{%.+}}, [[COARSE]], {{%.+}}, {{%.+}}, [[TABLE]]

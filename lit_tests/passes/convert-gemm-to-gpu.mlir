@@ -65,3 +65,24 @@ func.func @unrolled(%coords: !spconv.coords<32>, %features: tensor<?x160xbf16>, 
 // CHECK-COUNT-2: -> vector<8xbf16>
 // CHECK-COUNT-1: "spconv.tile_mma"
 // CHECK: gpu.return
+
+// -----
+
+// Two layers in one function: the epilogue of the first is lowered before the gemm that reads its rows.
+// CHECK-LABEL: func.func @chain
+func.func @chain(%coords: !spconv.coords<32>, %features: tensor<?x16xbf16>, %weight: tensor<16x1x1x3x16xbf16>) -> tensor<?x16xf32> {
+  %map = "spconv.map"(%coords) {kernel_size = array<i64: 1, 1, 3>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"dense_grid", {block = 256}>} : (!spconv.coords<32>) -> !spconv.map<3>
+  %pairs = "spconv.compact"(%map) {schedule = #spconv.schedule<"tap_tile_row", {tile_m = 16}>} : (!spconv.map<3>) -> !spconv.pairs<3>
+  %packed = "spconv.pack_weight"(%weight) {schedule = #spconv.schedule<"mma_panels", {tile_n = 16, mma_n = 16, tile_k = 32, chunk_k = 8}>} : (tensor<16x1x1x3x16xbf16>) -> !spconv.packed<bf16>
+  %init = "spconv.fill"(%coords) : (!spconv.coords<32>) -> tensor<?x16xf32>
+  // CHECK: kernel = @kernels::@gemm_pairs_m16_bf16_t3_16x16
+  // CHECK: [[ROWS:%.+]] = "spconv.alloc"() {name = "out"
+  // CHECK: [[READ:%.+]] = "spconv.argument"([[ROWS]])
+  // CHECK: kernel = @kernels::@apply_relu_bf16_16}
+  // CHECK: "spconv.launch"([[READ]],
+  // CHECK-SAME: kernel = @kernels::@gemm_pairs_m16_bf16_t3_16x16
+  %sum = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"none">, schedule = #spconv.schedule<"pairs_m16", {tile_m = 16, tile_n = 16, mma_n = 16, tile_k = 32, chunk_k = 8, k_unroll = 1, waves = 4096}>} : (!spconv.pairs<3>, tensor<?x16xbf16>, !spconv.packed<bf16>, tensor<?x16xf32>) -> tensor<?x16xf32>
+  %rows = "spconv.apply_epilogue"(%sum) {epilogue = #spconv.epilogue<"relu">} : (tensor<?x16xf32>) -> tensor<?x16xbf16>
+  %again = "spconv.gemm"(%pairs, %rows, %packed, %init) {epilogue = #spconv.epilogue<"none">, schedule = #spconv.schedule<"pairs_m16", {tile_m = 16, tile_n = 16, mma_n = 16, tile_k = 32, chunk_k = 8, k_unroll = 1, waves = 4096}>} : (!spconv.pairs<3>, tensor<?x16xbf16>, !spconv.packed<bf16>, tensor<?x16xf32>) -> tensor<?x16xf32>
+  return %again : tensor<?x16xf32>
+}

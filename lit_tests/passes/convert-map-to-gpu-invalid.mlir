@@ -36,3 +36,12 @@ func.func @half_a_wave(%coords: !spconv.coords<32>) -> !spconv.map<27> {
   %0 = "spconv.map"(%coords) {kernel_size = array<i64: 3, 3, 3>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"dense_grid", {block = 96}>} : (!spconv.coords<32>) -> !spconv.map<27>
   return %0 : !spconv.map<27>
 }
+
+// -----
+
+func.func @no_items(%coords: !spconv.coords<32>) -> !spconv.map<27> {
+  // expected-error @below {{schedule "z_delta" lacks items}}
+  // expected-note @below {{it takes block, items}}
+  %0 = "spconv.map"(%coords) {kernel_size = array<i64: 3, 3, 3>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"z_delta", {block = 256}>} : (!spconv.coords<32>) -> !spconv.map<27>
+  return %0 : !spconv.map<27>
+}

@@ -57,3 +57,14 @@ func.func @narrow(%sum: tensor<?x3xf32>) -> tensor<?x3xf16> {
 // CHECK: gpu.func @apply_none_f16_3
 // CHECK-NOT: arith.cmpf
 // CHECK: arith.truncf {{.*}} : f32 to f16
+
+// -----
+
+// A residual is read beside the sum; the kernel's name says all of it.
+// CHECK-LABEL: func.func @residual
+func.func @residual(%sum: tensor<?x16xf32>, %r: tensor<?x16xbf16>) -> tensor<?x16xbf16> {
+  // CHECK: "spconv.launch"
+  // CHECK-SAME: kernel = @kernels::@apply_leaky_relu_3e800000_bf16_plus_bf16_16
+  %0 = "spconv.apply_epilogue"(%sum, %r) {epilogue = #spconv.epilogue<{activation = "leaky_relu", negative_slope = 0.25 : f32}>} : (tensor<?x16xf32>, tensor<?x16xbf16>) -> tensor<?x16xbf16>
+  return %0 : tensor<?x16xbf16>
+}

@@ -22,3 +22,18 @@ func.func @relu(%sum: tensor<?x16xf32>) -> tensor<?x16xbf16> {
   %0 = "spconv.apply_epilogue"(%sum) {epilogue = #spconv.epilogue<"relu">} : (tensor<?x16xf32>) -> tensor<?x16xbf16>
   return %0 : tensor<?x16xbf16>
 }
+
+// -----
+
+// The other kernels on rows: a residual beside the sum, a scale and a shift, channels side by side.
+// CHECK-LABEL: func.func @rows
+func.func @rows(%x: tensor<?x16xbf16>, %r: tensor<?x16xf16>, %s: tensor<16xf32>) -> (tensor<?x16xbf16>, tensor<?x16xbf16>, tensor<?x32xbf16>) {
+  // CHECK: "spconv.launch"
+  // CHECK-SAME: kernel = @kernels::@apply_silu_bf16_bf16_plus_f16_16
+  // CHECK-DAG: kernel = @kernels::@affine_bf16_bf16_16
+  // CHECK-DAG: kernel = @kernels::@concat_bf16_16_16
+  %0 = "spconv.apply_epilogue"(%x, %r) {epilogue = #spconv.epilogue<"silu">} : (tensor<?x16xbf16>, tensor<?x16xf16>) -> tensor<?x16xbf16>
+  %1 = "spconv.affine"(%x, %s, %s) : (tensor<?x16xbf16>, tensor<16xf32>, tensor<16xf32>) -> tensor<?x16xbf16>
+  %2 = "spconv.concat"(%x, %x) : (tensor<?x16xbf16>, tensor<?x16xbf16>) -> tensor<?x32xbf16>
+  return %0, %1, %2 : tensor<?x16xbf16>, tensor<?x16xbf16>, tensor<?x32xbf16>
+}

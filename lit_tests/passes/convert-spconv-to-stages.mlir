@@ -101,3 +101,11 @@ func.func @pool(%fine: !spconv.coords<32>, %coarse: !spconv.coords<32>, %feature
   %0 = "spconv.sparse_pool3d"(%fine, %coarse, %features) {kernel_size = array<i64: 2, 2, 2>, stride = array<i64: 2, 2, 2>, padding = array<i64: 0, 0, 0>, dilation = array<i64: 1, 1, 1>, mode = "avg"} : (!spconv.coords<32>, !spconv.coords<32>, tensor<?x16xf32>) -> tensor<?x16xf32>
   return %0 : tensor<?x16xf32>
 }
+
+// Pointwise work behind an f32 sum is the epilogue of its gemm.
+// CHECK-LABEL: func.func @pointwise
+func.func @pointwise(%x: tensor<?x16xf32>, %r: tensor<?x16xbf16>) -> tensor<?x16xbf16> {
+  // CHECK: "spconv.apply_epilogue"(%arg0, %arg1) {epilogue = #spconv.epilogue<"relu">} : (tensor<?x16xf32>, tensor<?x16xbf16>) -> tensor<?x16xbf16>
+  %0 = "spconv.pointwise"(%x, %r) {epilogue = #spconv.epilogue<"relu">} : (tensor<?x16xf32>, tensor<?x16xbf16>) -> tensor<?x16xbf16>
+  return %0 : tensor<?x16xbf16>
+}

@@ -58,3 +58,16 @@ func.func @unknown_owner(%pairs: !spconv.pairs<27>, %features: tensor<?x16xbf16>
   %other = "spconv.apply_epilogue"(%init) {epilogue = #spconv.epilogue<"relu">} : (tensor<?x32xf32>) -> tensor<?x32xf32>
   return %out, %other : tensor<?x32xf32>, tensor<?x32xf32>
 }
+
+// A residual goes along. A sum that was rounded before is not the gemm's own end.
+// CHECK-LABEL: func.func @residual
+func.func @residual(%pairs: !spconv.pairs<27>, %features: tensor<?x16xbf16>, %packed: !spconv.packed<bf16>, %init: tensor<?x32xf32>, %r: tensor<?x32xbf16>) -> (tensor<?x32xbf16>, tensor<?x32xbf16>) {
+  // CHECK: [[OUT:%.+]] = "spconv.gemm"(%arg0, %arg1, %arg2, %arg3, %arg4) {epilogue = #spconv.epilogue<"gelu">
+  // CHECK-SAME: -> tensor<?x32xbf16>
+  // CHECK: [[OTHER:%.+]] = "spconv.apply_epilogue"([[OUT]], %arg4)
+  // CHECK: return [[OUT]], [[OTHER]]
+  %sum = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"none">, schedule = #spconv.schedule<"chunk_stationary", {}>} : (!spconv.pairs<27>, tensor<?x16xbf16>, !spconv.packed<bf16>, tensor<?x32xf32>) -> tensor<?x32xf32>
+  %out = "spconv.apply_epilogue"(%sum, %r) {epilogue = #spconv.epilogue<"gelu">} : (tensor<?x32xf32>, tensor<?x32xbf16>) -> tensor<?x32xbf16>
+  %other = "spconv.apply_epilogue"(%out, %r) {epilogue = #spconv.epilogue<"relu">} : (tensor<?x32xbf16>, tensor<?x32xbf16>) -> tensor<?x32xbf16>
+  return %out, %other : tensor<?x32xbf16>, tensor<?x32xbf16>
+}

@@ -98,11 +98,26 @@ gpu.module @kernels {
     // The buffer instructions have no integer add here; global memory has.
     // CHECK: llvm.atomicrmw add {{%.+}}, %arg3 syncscope("agent") monotonic
     "spconv.tile_atomic"(%r, %grid, %i) {kind = "add"} : (i32, !spconv.buffer<i32>, i32) -> ()
+    // CHECK: llvm.atomicrmw _or {{%.+}}, %arg3 syncscope("agent") monotonic
+    "spconv.tile_atomic"(%r, %grid, %i) {kind = "or"} : (i32, !spconv.buffer<i32>, i32) -> ()
     // 64-bit indices are global addresses. A float atomic needs three promises to be one instruction.
     // CHECK: llvm.atomicrmw fadd {{%.+}}, %arg2 syncscope("agent") monotonic {{.*}}rocdl.ignore_denormal_mode, rocdl.no_fine_grained_memory, rocdl.no_remote_memory
     "spconv.tile_atomic"(%x, %sums, %w) {kind = "fadd"} : (f32, !spconv.buffer<f32>, i64) -> ()
     // CHECK: llvm.atomicrmw umin
     "spconv.tile_atomic"(%r, %grid, %w) {kind = "umin"} : (i32, !spconv.buffer<i32>, i64) -> ()
+    gpu.return
+  }
+
+  // What workgroups tell each other moves in atomic words of device scope, and is never taken for constant.
+  // CHECK-LABEL: gpu.func @between_workgroups(%arg0: !llvm.ptr<1> {
+  // CHECK-NOT: llvm.readonly
+  gpu.func @between_workgroups(%words: !spconv.buffer<i32>, %out: !spconv.buffer<i32>, %i: i32) kernel {
+    // CHECK: llvm.atomicrmw add {{%.+}}, %arg2 syncscope("agent") monotonic
+    %old = "spconv.tile_fetch_add"(%i, %words, %i) : (i32, !spconv.buffer<i32>, i32) -> i32
+    // CHECK: llvm.load {{%.+}} atomic syncscope("agent") monotonic {alignment = 4 : i64}
+    %word = "spconv.tile_load_device"(%words, %old) : (!spconv.buffer<i32>, i32) -> i32
+    // CHECK: llvm.store {{%.+}} atomic syncscope("agent") monotonic {alignment = 4 : i64}
+    "spconv.tile_store_device"(%word, %out, %i) : (i32, !spconv.buffer<i32>, i32) -> ()
     gpu.return
   }
 

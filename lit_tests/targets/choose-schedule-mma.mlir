@@ -1,4 +1,14 @@
-// RUN: %opt %s -p convert-spconv-to-stages,choose-schedule{target=gfx950} | %filecheck %s
+// RUN: %opt %s -p 'convert-spconv-to-stages,choose-schedule{target=gfx950 schedule=pairs_m16}' | %filecheck %s
+// RUN: %opt %s -p convert-spconv-to-stages,choose-schedule{target=gfx950} | %filecheck %s --check-prefix=OWNER
+
+// By itself the cost model takes the schedule that owns its rows; its stages of K are whole cache lines of 128 bytes.
+
+// OWNER: "spconv.compact"
+// OWNER-SAME: #spconv.schedule<"sorted_tiles", {block_rows = 256 : i64, items = 4 : i64}>
+// OWNER: "spconv.pack_weight"
+// OWNER-SAME: tile_k = 64 : i64
+// OWNER: "spconv.gemm"
+// OWNER-SAME: #spconv.schedule<"output_stationary", {block_rows = 256 : i64
 
 // Rows and columns of a tile are those of the matrix instruction for the dtype; padded input channels are whole
 // steps of it.

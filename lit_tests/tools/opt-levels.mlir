@@ -1,4 +1,4 @@
-// RUN: %opt %s --to-level stages --target gfx950 | %filecheck %s --check-prefixes=CHECK,GPU
+// RUN: %opt %s --to-level stages --target gfx950 --schedule pairs_m16 | %filecheck %s --check-prefixes=CHECK,GPU
 // RUN: %opt %s --from-level spconv --to-level stages --target x86-64-v3 | %filecheck %s --check-prefixes=CHECK,CPU
 // RUN: %opt %s --to-level spconv --target gfx950 | %filecheck %s --check-prefix=SAME
 // RUN: env SPCONV_TARGET=gfx950 %opt %s --to-level stages --schedule pairs_m16 | %filecheck %s --check-prefixes=CHECK,GPU

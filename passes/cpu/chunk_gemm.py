@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 
 from spconv_compiler.bindings import ir
+from spconv_compiler.epilogue import Epilogue
 from spconv_compiler.passes.cpu.chunk_pairs import ROW_BITS, ROW_MASK, pair_place, pair_row
 from spconv_compiler.passes.cpu.functions import Functions
 from spconv_compiler.passes.cpu.memory import (
@@ -23,9 +24,9 @@ from spconv_compiler.passes.cpu.memory import (
 )
 from spconv_compiler.passes.cpu.micro_kernel import MicroKernel
 from spconv_compiler.passes.cpu.parallel import parallel_for, worth_workers
-from spconv_compiler.passes.cpu.rounding import narrow, widen
+from spconv_compiler.passes.cpu.rounding import widen
 from spconv_compiler.passes.cpu.row_panels import RowPanels
-from spconv_compiler.passes.cpu.rows import activate
+from spconv_compiler.passes.cpu.rows import finish
 from spconv_compiler.passes.kernel_builder import (
     V,
     bits,
@@ -56,9 +57,9 @@ _MOST_PREFETCHES = 16
 class ChunkGemm:
     """Body of the gemm kernel.
 
-    Arguments: features [rows, c_in]; packed weights; bias f32 [c_out] if `bias`; out [rows, c_out]; pairs,
-    chunk_first, tap_first as ChunkPairs wrote them; origin i32 [rows]; scratch [threads, scratch_bytes], aligned
-    to a cache line; rows; threads.
+    Arguments: features [rows, c_in]; packed weights; bias f32 [c_out] if `bias`; residual [rows, c_out] if it has a
+    type; out [rows, c_out]; pairs, chunk_first, tap_first as ChunkPairs wrote them; origin i32 [rows]; scratch
+    [threads, scratch_bytes], aligned to a cache line; rows; threads. out may be the memory of residual.
     """
 
     functions: Functions
@@ -67,8 +68,9 @@ class ChunkGemm:
     chunk_rows: int
     element: ir.Type
     out_element: ir.Type
-    activation: str
+    epilogue: Epilogue
     bias: bool
+    residual: ir.Type | None
 
     @property
     def panels(self) -> RowPanels:
@@ -112,9 +114,10 @@ class ChunkGemm:
 
     def __call__(self, features: V, packed: V, *rest: V) -> None:
         bias, rest = (rest[:1], rest[1:]) if self.bias else ((), rest)
+        residual, rest = (rest[:1], rest[1:]) if self.residual is not None else ((), rest)
         out, pairs, chunk_first, tap_first, origin, scratch, rows, threads = rest
         panels = self.panels
-        shared = [features, packed, out, pairs, chunk_first, tap_first, origin, scratch, rows, *bias]
+        shared = [features, packed, out, pairs, chunk_first, tap_first, origin, scratch, rows, *residual, *bias]
         chunks = (rows + (self.chunk_rows - 1)) // self.chunk_rows
         workers = worth_workers(threads, rows * (panels.c_in * panels.c_out * min(panels.taps, 6)), _GRAIN)
         parallel_for(self.functions, self.name, chunks, workers.min(chunks.max(1)), shared, self._chunk)
@@ -132,8 +135,9 @@ class ChunkGemm:
         origin: V,
         scratch: V,
         rows: V,
-        *bias: V,
+        *more: V,
     ) -> None:
+        residual, bias = more[: self.residual is not None], more[self.residual is not None :]
         part = self._scratch(scratch, worker)
         start = chunk * self.chunk_rows
         size = (rows - start).min(self.chunk_rows)
@@ -151,7 +155,7 @@ class ChunkGemm:
                 # The pairs after this batch are the next one's, of this tap or the next.
                 later = gep(here, size_here, i64()), count - batch.iv - size_here
                 self._multiply(weights, features, (here, size_here), size, part, later)
-        self._finish_rows(part, size, gep(origin, start, i32()), out)
+        self._finish_rows(part, size, gep(origin, start, i32()), out, *residual)
 
     @property
     def _packed(self) -> ir.Type:
@@ -245,27 +249,32 @@ class ChunkGemm:
                 for line in range(share):
                     prefetch(bytes_after(address, line * CACHE_LINE))
 
-    def _finish_rows(self, part: dict[str, V], size: V, origin: V, out: V) -> None:
+    def _finish_rows(self, part: dict[str, V], size: V, origin: V, out: V, *residual: V) -> None:
         """Writes `size` rows through the epilogue to where they were before sorting."""
         panels = self.panels
         whole, rest = divmod(panels.c_out, panels.tile_n)
         with for_(0, size, 1, unroll=False) as row:
-            target = gep(out, load(origin, i32(), row.iv).to(i64()) * panels.c_out, self.out_element)
+            place = load(origin, i32(), row.iv).to(i64()) * panels.c_out
+            target = gep(out, place, self.out_element)
+            added = [gep(rows, place, self.residual) for rows in residual]
             sums = gep(part["sums"], row.iv * panels.tile_n, f32())
             if whole:
                 with for_(0, const(whole, i64()), 1, unroll=False) as panel:
                     there = gep(target, panel.iv * panels.tile_n, self.out_element)
-                    self._finish(self._panel_of(sums, panel.iv, size), there, panels.tile_n)
+                    more = [gep(rows, panel.iv * panels.tile_n, self.residual) for rows in added]
+                    self._finish(self._panel_of(sums, panel.iv, size), there, panels.tile_n, *more)
             if rest:
                 there = gep(target, whole * panels.tile_n, self.out_element)
-                self._finish(self._panel_of(sums, whole, size), there, rest)
+                more = [gep(rows, whole * panels.tile_n, self.residual) for rows in added]
+                self._finish(self._panel_of(sums, whole, size), there, rest, *more)
 
-    def _finish(self, source: V, target: V, columns: int) -> None:
+    def _finish(self, source: V, target: V, columns: int, *residual: V) -> None:
         lanes = self.micro.lanes
         whole = columns // lanes * lanes
-        for column in range(0, whole, lanes):
-            value = load(source, vec(lanes, f32()), column)
-            store(narrow(activate(value, self.activation), self.out_element), target, column)
-        for column in range(whole, columns):
-            value = load(source, f32(), column)
-            store(narrow(activate(value, self.activation), self.out_element), target, column)
+        for column in [*range(0, whole, lanes), *range(whole, columns)]:
+            count = lanes if column < whole else 1
+            value, *more = (
+                load(address, vec(count, type_) if count > 1 else type_, column)
+                for address, type_ in [(source, f32()), *((rows, self.residual) for rows in residual)]
+            )
+            store(finish(value, more[0] if more else None, self.epilogue, self.out_element), target, column)

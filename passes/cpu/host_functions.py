@@ -1,10 +1,11 @@
-"""Functions that the driver calls beside the plan: the box of coordinates and a checksum of memory."""
+"""Functions that the driver calls beside the plan: the box of coordinates, a checksum, and a list of calls."""
 
 from __future__ import annotations
 
-from spconv_compiler.passes.cpu.functions import Functions, pointer
-from spconv_compiler.passes.cpu.memory import i8
-from spconv_compiler.passes.kernel_builder import V, const, for_, i32, i64, load, store, vec
+from spconv_compiler.passes.cpu.functions import Functions, call, pointer
+from spconv_compiler.passes.cpu.memory import i8, load_pointer
+from spconv_compiler.passes.kernel_builder import V, const, for_, gep, i32, i64, if_else, load, store, vec, while_
+from spconv_compiler.runtime.calls_list import CALL_ARGUMENTS, CALL_WORDS
 
 # Words mixed side by side: enough chains to hide the latency of a multiplication.
 _WORDS, _CHAINS = 8, 4
@@ -18,13 +19,38 @@ _FLIP = 0x5A5A5A5A
 
 
 def define_host_functions(functions: Functions) -> None:
-    """Adds `coords_bounds(coords, rows, out)` and `fingerprint(memory, bytes)` to the module.
+    """Adds `coords_bounds(coords, rows, out)`, `fingerprint(memory, bytes)` and `run_calls(calls, count)`.
 
     coords_bounds writes the least and then the greatest (batch, z, y, x) of int32 coords [rows, 4] to out i32 [8].
     fingerprint gives 64 bits: any change of one 4-byte word changes them, others do but for one case in 2^32.
+    run_calls makes one call after another, as calls i64 [count, CALL_WORDS] say: a function's address, 0 for none, and
+    its arguments, addresses and numbers alike. It stops at a result that is not 0, writes that into the call's last
+    word, and gives the number of calls before it.
     """
     functions.kernel("coords_bounds", (pointer(), i64(), pointer()), _bounds)
     functions.kernel("fingerprint", (pointer(), i64()), _fingerprint)
+    functions.kernel("run_calls", (pointer(), i64()), _run_calls)
+
+
+def _run_calls(calls: V, count: V) -> V:
+    def going(number: V, result: V) -> tuple[V, list[V]]:
+        # A function that takes fewer arguments leaves the others alone.
+        return (number < count) & result.eq(0), [number, result]
+
+    def call_one(number: V, result: V) -> list[V]:
+        record = gep(calls, number * CALL_WORDS, i64())
+        function = load(record, i64())
+
+        def run() -> list[V]:
+            arguments = [load(record, i64(), 1 + place) for place in range(CALL_ARGUMENTS)]
+            given = call(load_pointer(record), arguments, i64())
+            store(given, record, CALL_WORDS - 1)
+            return [given]
+
+        (given,) = if_else(function.eq(0), lambda: [const(0, i64())], run)
+        return [number + given.eq(0).to(i64()), given]
+
+    return while_([const(0, i64()), const(0, i64())], going, call_one)[0]
 
 
 def _bounds(coords: V, rows: V, out: V) -> None:

@@ -42,6 +42,11 @@ def stack_array(count: int, element: ir.Type, *, align: int = CACHE_LINE) -> V:
     return V(llvm.AllocaOp(pointer(), const(count, i64()).value, element, alignment=align).result)
 
 
+def pointer_at(address: V) -> V:
+    """An address, i64, as a pointer."""
+    return V(llvm.IntToPtrOp(pointer(), address.value).result)
+
+
 def null() -> V:
     """The null pointer."""
     return V(llvm.ZeroOp(pointer()).result)

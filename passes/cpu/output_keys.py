@@ -1,96 +1,59 @@
-"""The coordinates that a convolution makes, as packed keys in ascending order, each once.
+"""The coordinates that a convolution makes, as packed keys, each once.
 
 A fine voxel f meets the coarse voxels c with c·stride = f + padding − i·dilation for some tap i, a coarse voxel c the
 fine voxels c·stride − padding + i·dilation. Axes do not depend on each other, so the candidates of a voxel are the
-product of three short ranges. Those outside of the box of outputs are left out.
+product of three short lists (candidates.py). Those outside of the box of outputs are left out.
 
-Where the box is no more than 256 cells a candidate and 2^33 in all, candidates are marked in a bit for every cell and
-read off in order: clearing and reading a word of bits costs a small part of what sorting a key does. Elsewhere they
-are listed, sorted, and kept once each. Either way the result ascends in (batch, z, y, x) and depends neither on the
-order of the inputs nor on a hash.
+The box of outputs is cut into slabs: neighbouring lines of one plane, no more cells than fit the first-level cache as
+bits. The inputs are sorted, so those that reach a slab stand in one range for every tap along z. Their outputs are
+marked in the slab's bits, and the bits are read off in order: no output is sorted, and slabs do not depend on each
+other. Where the box has more than one slab for a few inputs, or a line does not fit, candidates are listed, sorted and
+kept once each. Either way the result depends neither on the order of the inputs nor on a hash or on threads.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
-import math
-from collections.abc import Callable, Iterable, Iterator
 
 from spconv_compiler.bindings import ir
-from spconv_compiler.passes.cpu.functions import call_intrinsic
+from spconv_compiler.passes.cpu.candidates import Candidates, floor_divided, quotient_by
+from spconv_compiler.passes.cpu.functions import Functions, call_intrinsic
+from spconv_compiler.passes.cpu.half_table import lower_bound
+from spconv_compiler.passes.cpu.memory import atomic_add, bytes_after
+from spconv_compiler.passes.cpu.parallel import parallel_for, worth_workers
 from spconv_compiler.passes.cpu.radix_sort import RadixSort
 from spconv_compiler.passes.cpu.sorted_keys import key_type
-from spconv_compiler.passes.kernel_builder import (
-    V,
-    const,
-    for_,
-    i1,
-    i32,
-    i64,
-    if_,
-    if_else,
-    load,
-    store,
-    vec,
-    while_,
-)
+from spconv_compiler.passes.kernel_builder import V, const, for_, gep, i1, i64, if_, if_else, load, store, vec, while_
+from spconv_compiler.passes.reach import Reach
 
-# What the kernel leaves in its status buffer.
-OUTPUTS = 0
-# Bits of a word of marks, words that are cleared at once, and words that marks may take for every candidate.
-_WORD, _WORDS_AT_ONCE, _WORDS_PER_KEY = 64, 4, 4
-# Marks take a gibibyte at most.
-_MOST_WORDS = 1 << 27
-# More than any sum of a coordinate, a padding and the reach of a kernel, which are below 2^31 each.
-_FAR = 1 << 34
-
-
-@dataclasses.dataclass(frozen=True)
-class Reach:
-    """Which outputs an input reaches: kernel size, stride, padding, dilation (z, y, x), and the direction."""
-
-    kernel_size: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    transposed: bool
-
-    @staticmethod
-    def of(*axes: Iterable[int], transposed: bool) -> Reach:
-        """From kernel size, stride, padding and dilation."""
-        kernel_size, stride, padding, dilation = (tuple(map(int, values)) for values in axes)
-        return Reach(kernel_size, stride, padding, dilation, transposed)
-
-    def on(self, axis: int) -> tuple[int, int, int, int]:
-        """(kernel size, stride, padding, dilation) along an axis."""
-        return self.kernel_size[axis], self.stride[axis], self.padding[axis], self.dilation[axis]
-
-    @property
-    def most(self) -> int:
-        """Outputs of one input at most: per axis the taps that are alike modulo the stride."""
-        if self.transposed:
-            return math.prod(self.kernel_size)
-        axes = map(self.on, range(3))
-        return math.prod(-(-kernel * math.gcd(stride, dilation) // stride) for kernel, stride, _, dilation in axes)
-
-    @property
-    def name(self) -> str:
-        axes = ("x".join(map(str, values)) for values in (self.kernel_size, self.stride, self.padding, self.dilation))
-        kernel, stride, padding, dilation = axes
-        return f"{kernel}_s{stride}_p{padding}_d{dilation}{'_transposed' if self.transposed else ''}"
+# What the kernel leaves in its status buffer: how many outputs there are, and entries of the table of slabs.
+OUTPUTS, SLABS = 0, 1
+# Bits of a word of marks, of a slab, and words that are looked at together.
+_WORD, _SLAB, _WORDS_AT_ONCE = 64, 1 << 17, 4
+SLAB_WORDS = _SLAB // _WORD + _WORDS_AT_ONCE + 2
+# Candidates that a slab, which takes a microsecond even where it is empty, has to save the sort of.
+_PER_SLAB, _SPARE_SLABS = 64, 64
+# Outputs of an entry of the table where they were sorted.
+_BLOCK = 1 << 13
+# Planes of fewer cells than 2^50 let a voxel's line be found in floating point.
+_LONGEST = 1 << 25
+# Candidates that a worker is worth.
+_GRAIN = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True)
 class OutputKeys:
     """Body of the kernel that makes the keys of all outputs.
 
-    Arguments: coords i32 [inputs, 4]; keys [inputs · reach.most]; scratch i64 [capacity], of scratch_words(inputs) at
-    least; status i64, whose word OUTPUTS becomes the number of outputs; inputs; capacity; out_min_z, out_min_y,
-    out_min_x; out_extent_z, …; batches. Returns the scratch needed when marks need more than there is.
+    Arguments: keys of the inputs as SortedKeys left them: of fine voxels, or of coarse ones where the op is transposed;
+    out keys [inputs · reach.most]; spare, as many; slabs i64 [slab_words(inputs)]: entries (place of the first key,
+    number of the first output), and one more behind the last; scratch i64 [threads, SLAB_WORDS]; status i64; inputs;
+    min_z, min_y, min_x, extent_z, …: the box of the inputs' keys; out_min_z, …, out_extent_z, …; batches; threads.
+    Keys of an entry ascend, and entries do.
     """
 
+    functions: Functions
+    name: str
     reach: Reach
     key_width: int
 
@@ -98,107 +61,145 @@ class OutputKeys:
     def key(self) -> ir.Type:
         return key_type(self.key_width)
 
-    def scratch_words(self, inputs: str) -> str:
-        """The size of the scratch at first: room for all keys again."""
-        return f"{inputs} * {-(-self.reach.most * self.key_width // _WORD)}"
+    def slab_words(self, inputs: str) -> str:
+        """The size of the table of slabs."""
+        return f"({inputs} * {self.reach.most} floordiv {_PER_SLAB} + {_SPARE_SLABS + 1}) * 2"
 
-    def __call__(self, coords: V, keys: V, scratch: V, status: V, inputs: V, capacity: V, *box: V) -> V:
-        sort = RadixSort.make(self.key, (keys,), (scratch,))
-        cells = box[6] * box[3] * box[4] * box[5]
-        words = (cells + (_WORD - 1)) // _WORD
-        marked = words <= (inputs * (self.reach.most * _WORDS_PER_KEY)).min(_MOST_WORDS)
-        needed = marked.select(words + _WORDS_AT_ONCE, const(0, i64()))
-        fits = needed <= capacity
-        store(const(0, i64()), status, OUTPUTS)
-        with if_(marked & fits):
-            self._clear(scratch, words)
-            self._visit(coords, inputs, box, functools.partial(self._mark, scratch))
-            store(self._read_marks(scratch, words, keys), status, OUTPUTS)
-        with if_(marked.eq(0)):
-            self._visit(coords, inputs, box, functools.partial(self._append, keys, status))
-            count = load(status, i64(), OUTPUTS)
-            sort(count, cells, self._descends(keys, count))
-            store(self._unique(keys, count), status, OUTPUTS)
-        return fits.select(const(0, i64()), needed)
-
-    def _visit(self, coords: V, inputs: V, box: tuple[V, ...], take: Callable[[V], None]) -> None:
-        """Calls `take` with every candidate's key, i64."""
-        row_type = vec(4, i32())
-        with for_(0, inputs, 1, unroll=False) as loop:
-            row = load(coords, row_type, loop.iv * 4)
-            batch, *place = [row.lane(axis).to(i64(), signed=True) for axis in range(4)]
-            before = load(coords, row_type, (loop.iv - 1).max(0) * 4)
-            same = [before.lane(axis).eq(row.lane(axis)) for axis in range(3)]
-            follows = (loop.iv > 0) & same[0] & same[1] & same[2] & (before.lane(3) <= row.lane(3))
-            covered = follows, before.lane(3).to(i64(), signed=True)
-            self._candidates(batch, place, covered, box[:3], box[3:6], take)
-
-    def _candidates(
-        self,
-        line: V,
-        place: list[V],
-        covered: tuple[V, V],
-        low: tuple[V, ...],
-        extent: tuple[V, ...],
-        take: Callable[[V], None],
+    def __call__(
+        self, keys: V, out_keys: V, spare: V, slabs: V, scratch: V, status: V, inputs: V, *numbers: V
     ) -> None:
-        """Takes the outputs of one voxel; `line` is what is packed of it so far."""
-        axis = 3 - len(place)
-        with self._outputs(axis, place[0], covered, low[axis], extent[axis]) as output:
-            key = line * extent[axis] + output
-            if axis < 2:
-                self._candidates(key, place[1:], covered, low, extent, take)
-            else:
-                take(key)
+        *box, threads = numbers
+        sort = RadixSort.make(self.key, (out_keys,), (spare,))
+        out_extents, batches = box[9:12], box[12]
+        planes, (out_y, out_x) = batches * out_extents[0], out_extents[1:]
+        lines = (const(_SLAB, i64()) // out_x.max(1)).min(out_y)
+        parts = (out_y + (lines.max(1) - 1)) // lines.max(1)
+        count = planes * parts
+        candidates = inputs * self.reach.most
+        marked = (lines > 0) & (count <= candidates // _PER_SLAB + _SPARE_SLABS)
+        marked = marked & (box[4].max(box[5]) < _LONGEST)
+        store(const(0, i64()), status, OUTPUTS)
+        workers = worth_workers(threads, candidates, _GRAIN)
+        shared = [keys, out_keys, slabs, scratch, status, inputs, lines, parts, *box]
+        taken = marked.select(count, const(0, i64()))
+        parallel_for(self.functions, self.name, taken, workers, shared, self._slab)
+        with if_(marked):
+            self._close(slabs, status, count)
+        with if_(marked.eq(0)):
+            found = self._list(keys, out_keys, status, inputs, box)
+            sort(found, planes * out_y * out_x)
+            self._blocks(slabs, status, self._unique(out_keys, found))
 
-    @contextlib.contextmanager
-    def _outputs(self, axis: int, place: V, covered: tuple[V, V], low: V, extent: V) -> Iterator[V]:
-        """Runs over the outputs of `place` along an axis, counted from `low`, that are below `extent`.
+    def _slab(
+        self,
+        slab: V,
+        worker: V,
+        keys: V,
+        out_keys: V,
+        slabs: V,
+        scratch: V,
+        status: V,
+        inputs: V,
+        lines: V,
+        parts: V,
+        *box: V,
+    ) -> None:
+        """Marks and writes the outputs of one slab."""
+        low, extents, out_low, out_extents = box[:3], box[3:6], box[6:9], box[9:12]
+        # A word before and one behind are written to, but no bit of them is set.
+        marks = gep(scratch, worker * SLAB_WORDS + 1, i64())
+        plane, first_line = slab // parts, slab % parts * lines
+        batch, out_z = plane // out_extents[0], plane % out_extents[0]
+        size = lines.min(out_extents[1] - first_line)
+        words = (size * out_extents[2] + (_WORD - 1)) // _WORD
+        reach = Candidates(self.reach, low, out_low)
+        begin_y, end_y = reach.sources(1, first_line, size, extents[1])
+        with for_(0, const(self.reach.kernel_size[0], i64()), 1, [const(0, i64())], unroll=False) as tap:
+            (dirty,) = tap.args
+            z = reach.source(0, out_z, tap.iv)
+            plane_key = (batch * extents[0] + z) * extents[1]
+            ends = [(plane_key + y) * extents[2] for y in (begin_y, end_y)]
+            inside = z.ult(extents[0]) & (begin_y < end_y)
 
-        covered: whether the voxel before is on the same line and not behind this one, and its x. Its outputs have
-        been taken; most voxels of a sorted set are next to each other.
+            def search(ends: list[V] = ends) -> list[V]:
+                return [lower_bound(keys, self.key, inputs, end.to(self.key)) for end in ends]
+
+            nothing = const(0, i64())
+            begin, end = if_else(inside, search, lambda: [nothing, nothing])
+            some = begin < end
+            with if_(some & dirty.eq(0)):
+                self._clear(marks, words)
+            span, lines_of = (begin, end), (plane_key * extents[2], extents[2])
+            self._mark_range(reach, keys, marks, span, lines_of, (first_line, size, out_extents[2]))
+            tap.yields(dirty | some.to(i64()))
+        (dirty,) = tap.results
+
+        def emit() -> list[V]:
+            count = self._count(marks, words)
+            first = atomic_add(gep(status, OUTPUTS, i64()), count)
+            key = ((batch * out_extents[0] + out_z) * out_extents[1] + first_line) * out_extents[2]
+            self._read_marks(marks, words, key, gep(out_keys, first, self.key))
+            return [first, count]
+
+        first, count = if_else(dirty.ne(0), emit, lambda: [const(0, i64())] * 2)
+        store(first, slabs, slab * 2)
+        store(count, slabs, slab * 2 + 1)
+
+    def _mark_range(
+        self, reach: Candidates, keys: V, marks: V, span: tuple[V, V], plane: tuple[V, V], slab: tuple[V, V, V]
+    ) -> None:
+        """Marks what the inputs at places [begin, end), which lie in one plane, reach in a slab.
+
+        plane: the key of its first cell, and cells of a line. slab: its first line, lines, and cells of a line.
         """
-        kernel, stride, padding, dilation = self.reach.on(axis)
-        if self.reach.transposed:
-            with for_(0, const(kernel, i64()), 1, unroll=False) as loop:
-                output = place * stride - padding + loop.iv * dilation - low
-                with if_(output.ult(extent)):
-                    yield output
-            return
-        last = place + padding
-        # Coarse voxels from the one that meets `place` through its last tap to the one that does through its first.
-        begin = (_floor(last - (kernel - 1) * dilation + (stride - 1), stride) - low).max(0)
-        end = (_floor(last, stride) - low + 1).min(extent)
-        if axis == 2 and dilation == 1:
-            follows, x_before = covered
-            end_before = _floor(x_before + padding, stride) - low + 1
-            begin = follows.select(begin.max(end_before), begin)
-        with for_(begin, end, 1, unroll=False) as loop:
-            if dilation == 1:
-                yield loop.iv
-            else:
-                distance = last - (loop.iv + low) * stride
-                with if_((distance % dilation).eq(0)):
-                    yield loop.iv
+        (plane_key, extent_x), (first_line, size, out_x) = plane, slab
+        line_of = quotient_by(extent_x)
+        with for_(*span, 1, unroll=False) as loop:
+            place = load(keys, self.key, loop.iv).to(i64()) - plane_key
+            line = line_of(place)
+            of_line, of_x = reach.prepare(1, line), reach.prepare(2, place - line * extent_x)
 
-    def _append(self, keys: V, status: V, key: V) -> None:
-        count = load(status, i64(), OUTPUTS)
-        store(key.to(self.key), keys, count)
-        store(count + 1, status, OUTPUTS)
+            run = reach.run(2, of_x, out_x)
+
+            def take_line(y: V, reached: V, of_x: tuple[V, V] = of_x, run: tuple[V, V] | None = run) -> None:
+                line = y - first_line
+                start, on_line = line * out_x, reached & line.ult(size)
+
+                def take(x: V, reached: V) -> None:
+                    self._mark(marks, start + x, reached.to(i64()), on_line & reached & x.ult(out_x))
+
+                if run is None:
+                    reach.each(2, of_x, take)
+                else:
+                    # Without a bit the place may be anywhere.
+                    self._mark(marks, start + run[0], run[1], on_line & run[1].ne(0))
+
+            reach.each(1, of_line, take_line)
 
     def _clear(self, marks: V, words: V) -> None:
         nothing = const(0, vec(_WORDS_AT_ONCE, i64()))
         with for_(0, words, _WORDS_AT_ONCE, unroll=False) as loop:
             store(nothing, marks, loop.iv)
 
-    def _mark(self, marks: V, key: V) -> None:
-        word = key // _WORD
-        store(load(marks, i64(), word) | const(1, i64()) << key % _WORD, marks, word)
+    def _mark(self, marks: V, place: V, bits: V, reached: V) -> None:
+        """Sets the bits from `place` on, if they are reached, without a branch.
 
-    def _read_marks(self, marks: V, words: V, keys: V) -> V:
-        """Writes the numbers of the bits that are set, in order; gives how many there are."""
+        The place may be before the first by a few, if the bits are not: a word in front is of the scratch too.
+        """
+        address = bytes_after(marks, floor_divided(reached.select(place, const(0, i64())), 8))
+        bits = reached.select(bits << (place & 7), const(0, i64()))
+        store(load(address, i64(), align=1) | bits, address, align=1)
+
+    def _count(self, marks: V, words: V) -> V:
+        """How many bits are set."""
+        with for_(0, words, 1, [const(0, i64())]) as loop:
+            loop.yields(loop.args[0] + call_intrinsic("llvm.ctpop", [load(marks, i64(), loop.iv)], i64()))
+        return loop.results[0]
+
+    def _read_marks(self, marks: V, words: V, first_key: V, keys: V) -> V:
+        """Writes the keys of the bits that are set, in order; gives how many there are."""
         with for_(0, words, 1, [const(0, i64())], unroll=False) as loop:
-            first = loop.iv * _WORD
+            first = first_key + loop.iv * _WORD
 
             def write(bits: V, count: V, first: V = first) -> list[V]:
                 bit = call_intrinsic("llvm.cttz", [bits, const(1, i1())], i64())
@@ -210,12 +211,53 @@ class OutputKeys:
             loop.yields(count)
         return loop.results[0]
 
-    def _descends(self, keys: V, count: V) -> V:
-        """i1: some key is below the one before it."""
-        with for_(1, count, 1, [const(0, i64())], unroll=False) as loop:
-            below = load(keys, self.key, loop.iv) < load(keys, self.key, loop.iv - 1)
-            loop.yields(loop.args[0] | below.to(i64()))
-        return loop.results[0].ne(0)
+    def _close(self, slabs: V, status: V, count: V) -> None:
+        """Leaves out empty slabs, and puts the number of the first output where the count was."""
+        with for_(0, count, 1, [const(0, i64())] * 2, unroll=False) as loop:
+            kept, before = loop.args
+            first, size = (load(slabs, i64(), loop.iv * 2 + word) for word in range(2))
+            store(first, slabs, kept * 2)
+            store(before, slabs, kept * 2 + 1)
+            loop.yields(kept + size.ne(0).to(i64()), before + size)
+        kept, outputs = loop.results
+        store(outputs, slabs, kept * 2 + 1)
+        store(kept, status, SLABS)
+
+    def _blocks(self, slabs: V, status: V, outputs: V) -> None:
+        """The table of slabs for outputs that stand in order."""
+        blocks = (outputs + (_BLOCK - 1)) // _BLOCK
+        with for_(0, blocks + 1, 1, unroll=False) as loop:
+            for word in range(2):
+                store((loop.iv * _BLOCK).min(outputs), slabs, loop.iv * 2 + word)
+        store(outputs, status, OUTPUTS)
+        store(blocks, status, SLABS)
+
+    def _list(self, keys: V, out_keys: V, status: V, inputs: V, box: list[V]) -> V:
+        """Writes the keys of all candidates; gives how many there are."""
+        low, extents, out_low, out_extents = box[:3], box[3:6], box[6:9], box[9:12]
+        reach = Candidates(self.reach, low, out_low)
+
+        def append(line: V, places: list[V], reached: V) -> None:
+            axis = 3 - len(places)
+            if not places:
+                # Always written, and kept by counting it.
+                count = load(status, i64(), OUTPUTS)
+                store(line.to(self.key), out_keys, count)
+                store(count + reached.to(i64()), status, OUTPUTS)
+                return
+
+            def take(place: V, here: V) -> None:
+                inside = reached & here & place.ult(out_extents[axis])
+                append(line * out_extents[axis] + place, places[1:], inside)
+
+            reach.each(axis, reach.prepare(axis, places[0]), take)
+
+        with for_(0, inputs, 1, unroll=False) as loop:
+            key = load(keys, self.key, loop.iv).to(i64())
+            line, x = key // extents[2], key % extents[2]
+            plane, y = line // extents[1], line % extents[1]
+            append(plane // extents[0], [plane % extents[0], y, x], const(1, i1()))
+        return load(status, i64(), OUTPUTS)
 
     def _unique(self, keys: V, count: V) -> V:
         """Moves the first of equal keys to the front, in order; gives how many there are."""
@@ -225,45 +267,3 @@ class OutputKeys:
             store(key, keys, kept)
             loop.yields(kept + key.ne(before).to(i64()), key)
         return loop.results[0]
-
-
-@dataclasses.dataclass(frozen=True)
-class DecodeKeys:
-    """Body of the kernel that turns keys into coordinates.
-
-    Arguments: keys, ascending; out i32 [outputs, 4]; outputs; out_min_z, out_min_y, out_min_x; out_extent_z, ….
-    """
-
-    key_width: int
-
-    def __call__(self, keys: V, out: V, outputs: V, *box: V) -> None:
-        low, extents = box[:3], box[3:6]
-        key_of_line, zero = const(-(1 << 62), i64()), const(0, i64())
-        with for_(0, outputs, 1, [key_of_line, zero, zero, zero], unroll=False) as loop:
-            key = load(keys, key_type(self.key_width), loop.iv).to(i64())
-            line_key = loop.args[0]
-
-            # Most keys are on the line of the one before, and divisions are slow.
-            same = (key - line_key).ult(extents[2])
-            divide = functools.partial(_line_of, key, extents)
-            line_key, batch, z, y = if_else(same, functools.partial(list, loop.args), divide)
-            place = [batch, z + low[0], y + low[1], key - line_key + low[2]]
-            for column, value in enumerate(place):
-                store(value.to(i32()), out, loop.iv * 4 + column)
-            loop.yields(line_key, batch, z, y)
-
-
-def _line_of(key: V, extents: tuple[V, ...]) -> list[V]:
-    """(key of the first voxel of its line, batch, z, y), the last two counted from the box."""
-    extent_z, extent_y, extent_x = extents
-    number = key // extent_x
-    plane = number // extent_y
-    return [number * extent_x, plane // extent_z, plane % extent_z, number % extent_y]
-
-
-def _floor(value: V, divisor: int) -> V:
-    """value / divisor rounded down, for |value| below _FAR: quotients of kernels are unsigned."""
-    if divisor == 1:
-        return value
-    turns = -(-_FAR // divisor)
-    return (value + turns * divisor) // divisor - turns

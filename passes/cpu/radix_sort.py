@@ -43,25 +43,23 @@ class RadixSort:
         """The element type of each column."""
         return [self.key, *[i32()] * (len(self.columns) - 1)]
 
-    def __call__(self, rows: V, cells: V, unsorted: V) -> None:
+    def __call__(self, rows: V, cells: V) -> None:
         """Sorts `rows` rows, digit by digit, from `columns` to `spare` and back; the result is in `columns`.
 
         Args:
             cells: more than the largest key.
-            unsorted: i1, false if the keys ascend already.
         """
         leading_zeros = call_intrinsic("llvm.ctlz", [cells - 1, const(0, i1())], i64())
         width = const(64, i64()) - leading_zeros
         digits = ((width + (_DIGIT_BITS - 1)) // _DIGIT_BITS).max(1)
         digit_bits = (width + digits - 1) // digits
-        passes = unsorted.select(digits, const(0, i64()))
-        with for_(0, passes, 1, unroll=False) as loop:
+        with for_(0, digits, 1, unroll=False) as loop:
             odd = (loop.iv & 1).ne(0)
             sides = list(zip(self.columns, self.spare, strict=True))
             source = [odd.select(theirs, ours) for ours, theirs in sides]
             target = [odd.select(ours, theirs) for ours, theirs in sides]
             self._pass(source, target, loop.iv * digit_bits, digit_bits, rows)
-        with if_((passes & 1).ne(0)), for_(0, rows, unroll=False) as loop:
+        with if_((digits & 1).ne(0)), for_(0, rows, unroll=False) as loop:
             for ours, theirs, type_ in zip(self.columns, self.spare, self.types, strict=True):
                 store(load(theirs, type_, loop.iv), ours, loop.iv)
 

@@ -3,22 +3,31 @@
 A key is ((b·extent_z + z − min_z)·extent_y + y − min_y)·extent_x + x − min_x with the halo of the kernel inside
 minimum and extent, so a neighbour's key is the key plus a constant, and never that of another line or batch.
 
-The sort is stable (radix_sort.py), so equal keys keep the order of their rows; it is skipped when they ascend already.
+The sort is stable (radix_sort.py), so equal keys keep the order of their rows. Where keys ascend as they come it is
+skipped, and so is the search for equal ones. An order that another map over the same rows has found can be given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
 
 from spconv_compiler.bindings import ir
+from spconv_compiler.passes.cpu.functions import Functions
+from spconv_compiler.passes.cpu.memory import atomic_add, pointer_at, stack_array
+from spconv_compiler.passes.cpu.parallel import parallel_for, worth_workers
 from spconv_compiler.passes.cpu.radix_sort import RadixSort
-from spconv_compiler.passes.kernel_builder import V, const, for_, i32, i64, load, store, vec
+from spconv_compiler.passes.kernel_builder import V, const, for_, i32, i64, if_, if_else, load, store
 
 # Keys larger than any other stand behind the last one, so that a search may look at whole vectors.
 KEY_PADDING = 16
 # What the map leaves in the status buffer.
 DUPLICATES, FIRST_ROW, SECOND_ROW, PAIRS = 0, 1, 2, 3
 STATUS_WORDS = 8
+# Rows that a worker packs at once, and how many a worker is worth, some 0.1 ms.
+_SPAN = 1 << 13
+_GRAIN = 1 << 16
 
 
 def key_type(width: int) -> ir.Type:
@@ -31,47 +40,129 @@ def largest_key(width: int) -> int:
     return (1 << (width - 1)) - 1
 
 
+@dataclasses.dataclass(frozen=True)
+class Packing:
+    """How a coordinate becomes a key.
+
+    What is packed is coordinate · stride − padding: of a coarse voxel, the fine voxel that it meets through its first
+    tap. Such keys keep the order of the coordinates.
+    """
+
+    key_width: int
+    stride: tuple[int, int, int] = (1, 1, 1)
+    padding: tuple[int, int, int] = (0, 0, 0)
+
+    @staticmethod
+    def of(key_width: int, stride: Sequence[int], padding: Sequence[int]) -> Packing:
+        """From three numbers each."""
+        (sz, sy, sx), (pz, py, px) = stride, padding
+        return Packing(key_width, (sz, sy, sx), (pz, py, px))
+
+    @property
+    def key(self) -> ir.Type:
+        return key_type(self.key_width)
+
+    @property
+    def name(self) -> str:
+        """For kernels."""
+        moves = "" if (self.stride, self.padding) == ((1, 1, 1), (0, 0, 0)) else (
+            f"_s{'x'.join(map(str, self.stride))}_p{'x'.join(map(str, self.padding))}"
+        )
+        return f"k{self.key_width}{moves}"
+
+    def line(self, batch: V, z: V, y: V, box: Sequence[V]) -> V:
+        """The key, i64, that x = 0 of a line would have; box: min_z, min_y, min_x, extent_z, extent_y, extent_x."""
+        min_z, min_y, min_x, extent_z, extent_y, extent_x = box[:6]
+        z, y, x = (
+            value * stride - padding - low
+            for value, stride, padding, low in zip(
+                (z, y, const(0, i64())), self.stride, self.padding, (min_z, min_y, min_x), strict=True
+            )
+        )
+        return ((batch * extent_z + z) * extent_y + y) * extent_x + x
+
+
+@dataclasses.dataclass(frozen=True)
 class SortedKeys:
     """Body of the map kernel.
 
     Arguments: coords i32 [rows, 4]; keys [rows + KEY_PADDING]; their rows i32 [rows]; room for as many keys and
-    rows again; status i64 [STATUS_WORDS]; rows; min_z, min_y, min_x; extent_z, extent_y, extent_x; batches.
-
-    stride, padding: what is packed is coordinate · stride − padding: of a coarse voxel, the fine voxel that it meets
-    through its first tap. Such keys keep the order of the coordinates.
+    rows again; status i64 [STATUS_WORDS]; rows; order: 0, or the address of i32 [rows] that names the rows in the
+    order of their keys; threads; min_z, min_y, min_x; extent_z, extent_y, extent_x; batches.
     """
 
-    def __init__(
-        self, key_width: int, stride: Sequence[int] = (1, 1, 1), padding: Sequence[int] = (0, 0, 0)
-    ) -> None:
-        self.width = key_width
-        self.key = key_type(key_width)
-        self.stride, self.padding = tuple(stride), tuple(padding)
+    functions: Functions
+    name: str
+    packing: Packing
+
+    @property
+    def key(self) -> ir.Type:
+        return self.packing.key
 
     def __call__(
-        self, coords: V, keys: V, origin: V, keys_spare: V, origin_spare: V, status: V, rows: V, *box: V
+        self,
+        coords: V,
+        keys: V,
+        origin: V,
+        keys_spare: V,
+        origin_spare: V,
+        status: V,
+        rows: V,
+        order: V,
+        threads: V,
+        *box: V,
     ) -> None:
         sort = RadixSort.make(self.key, (keys, origin), (keys_spare, origin_spare))
-        unsorted = self._write_keys(coords, keys, origin, rows, box)
-        *_, extent_z, extent_y, extent_x, batches = box
-        sort(rows, batches * extent_z * extent_y * extent_x, unsorted)
+        misplaced = stack_array(1, i64())
+        store(const(0, i64()), misplaced)
+        shared = [coords, keys, origin, misplaced, rows, order, *box]
+        spans, workers = (rows + (_SPAN - 1)) // _SPAN, worth_workers(threads, rows, _GRAIN)
+        parallel_for(self.functions, self.name, spans, workers, shared, self._span)
         for place in range(KEY_PADDING):
-            store(const(largest_key(self.width), self.key), keys, rows + place)
-        self._find_duplicates(keys, origin, status, rows)
+            store(const(largest_key(self.packing.key_width), self.key), keys, rows + place)
+        for word in (DUPLICATES, FIRST_ROW, SECOND_ROW):
+            store(const(0, i64()), status, word)
+        *_, extent_z, extent_y, extent_x, batches = box
+        with if_(load(misplaced, i64()).ne(0)):
+            sort(rows, batches * extent_z * extent_y * extent_x)
+            self._find_duplicates(keys, origin, status, rows)
 
-    def _write_keys(self, coords: V, keys: V, origin: V, rows: V, box: tuple[V, ...]) -> V:
-        """Writes every row's key, and its number; gives i1: some key is below the one before it."""
-        min_z, min_y, min_x, extent_z, extent_y, extent_x, _ = box
-        with for_(0, rows, 1, [const(-1, i64()), const(0, i64())], unroll=False) as loop:
-            before, descents = loop.args
-            row = load(coords, vec(4, i32()), loop.iv * 4)
-            batch, *place = [row.lane(axis).to(i64(), signed=True) for axis in range(4)]
-            z, y, x = map(_met, place, self.stride, self.padding)
-            key = ((batch * extent_z + (z - min_z)) * extent_y + (y - min_y)) * extent_x + (x - min_x)
+    def _span(
+        self, span: V, worker: V, coords: V, keys: V, origin: V, misplaced: V, rows: V, order: V, *box: V
+    ) -> None:
+        """Writes the keys of some rows, and their numbers; counts those that are not above the one before."""
+        start = span * _SPAN
+        end = (start + _SPAN).min(rows)
+        given = functools.partial(load, pointer_at(order), i32())
+        write = functools.partial(self._write, coords, keys, origin, start, end, box)
+        (found,) = if_else(order.ne(0), lambda: write(given), lambda: write(lambda place: place.to(i32())))
+        with if_(found.ne(0)):
+            atomic_add(misplaced, found)
+
+    def _write(
+        self,
+        coords: V,
+        keys: V,
+        origin: V,
+        start: V,
+        end: V,
+        box: tuple[V, ...],
+        row_at: Callable[[V], V],
+    ) -> list[V]:
+        def key_of(row: V) -> V:
+            place = row.to(i64(), signed=True) * 4
+            batch, z, y, x = (load(coords, i32(), place + axis).to(i64(), signed=True) for axis in range(4))
+            return self.packing.line(batch, z, y, box) + x * self.packing.stride[2]
+
+        before = if_else(start > 0, lambda: [key_of(row_at(start - 1))], lambda: [const(-1, i64())])
+        with for_(start, end, 1, [*before, const(0, i64())], unroll=False) as loop:
+            before_key, found = loop.args
+            row = row_at(loop.iv)
+            key = key_of(row)
             store(key.to(self.key), keys, loop.iv)
-            store(loop.iv.to(i32()), origin, loop.iv)
-            loop.yields(key, descents | (key < before).to(i64()))
-        return loop.results[1].ne(0)
+            store(row, origin, loop.iv)
+            loop.yields(key, found + (key <= before_key).to(i64()))
+        return [loop.results[1]]
 
     def _find_duplicates(self, keys: V, origin: V, status: V, rows: V) -> None:
         """Counts rows that repeat an earlier one; of these, the lowest row and the one it repeats are named."""
@@ -87,9 +178,3 @@ class SortedKeys:
         count, first, second = loop.results
         for word, value in ((DUPLICATES, count), (FIRST_ROW, first.to(i64())), (SECOND_ROW, second.to(i64()))):
             store(value, status, word)
-
-
-def _met(coordinate: V, stride: int, padding: int) -> V:
-    """coordinate · stride − padding."""
-    scaled = coordinate if stride == 1 else coordinate * stride
-    return scaled if padding == 0 else scaled - padding

@@ -39,6 +39,22 @@ def fill_grid(key_width: int, lanes: int) -> Callable[..., None]:
     return body
 
 
+def fill_and_clear(key_width: int, lanes: int, clear: Callable[..., None]) -> Callable[..., None]:
+    """Body(grid, tap_count, pair_state, cells, rows): fill_grid, and clears the other two.
+
+    Lanes of workgroups beyond those that the grid takes do clear(4 · number, tap_count, pair_state, rows).
+    """
+
+    def body(grid: V, tap_count: V, pair_state: V, cells: V, rows: V) -> None:
+        filling = ((cells + (fill_span(lanes) - 1)) // fill_span(lanes)).to(i32())
+        beyond = block() - filling
+        with if_(beyond >= 0):
+            clear(times(plus(times(beyond, lanes), thread()), 4), tap_count, pair_state, rows)
+        fill_grid(key_width, lanes)(grid, cells)
+
+    return body
+
+
 def scatter_rows(halo: Sequence[int], lanes: int) -> Callable[..., None]:
     """Body(coords, grid, rows, *box): grid[key(row)] = the lowest row with that key.
 
@@ -68,27 +84,34 @@ def batches(kernel_size: Sequence[int]) -> int:
     return math.prod(kernel_size[: 3 - batch_axes(kernel_size)])
 
 
-def lookup(kernel_size: Sequence[int], dilation: Sequence[int], lanes: int) -> Callable[..., None]:
-    """Body(coords, grid, table, rows, *box): a lane per row along x, a batch of taps per workgroup along y."""
+def lookup(
+    kernel_size: Sequence[int], dilation: Sequence[int], lanes: int, count: Callable[..., None]
+) -> Callable[..., None]:
+    """Body(coords, grid, table, tap_count, rows, *box, shared): a lane per row, a batch of taps per workgroup along y.
+
+    count(found, first tap, tap_count, shared) adds up what a workgroup has found.
+    """
     halo = [size // 2 * step for size, step in zip(kernel_size, dilation, strict=True)]
     batch = math.prod(kernel_size) // batches(kernel_size)
 
-    def body(coords: V, grid: V, table: V, rows: V, *box_arguments: V) -> None:
+    def body(coords: V, grid: V, table: V, tap_count: V, rows: V, *rest: V) -> None:
+        *box_arguments, memory = rest
         box, part = Box.of(box_arguments), block("y")
         row = plus(times(block(), lanes), thread())
         padded = (rows + (TILE_ROWS - 1)) & -TILE_ROWS
+        # A lane beyond the last row reads that row's coordinates and then finds nothing.
+        inside, key = box.pack(coords, row.min(rows - 1), halo)
+        found = if_else(
+            inside & (row < rows),
+            lambda: _neighbours(box, grid, key, part, kernel_size, dilation),
+            lambda: [const(NONE, i32())] * batch,
+        )
         with if_(row < padded):
-            # A lane beyond the last row reads that row's coordinates and then finds nothing.
-            inside, key = box.pack(coords, row.min(rows - 1), halo)
-            found = if_else(
-                inside & (row < rows),
-                lambda: _neighbours(box, grid, key, part, kernel_size, dilation),
-                lambda: [const(NONE, i32())] * batch,
-            )
             tile = times(row // TILE_ROWS, math.prod(kernel_size) * TILE_ROWS)
             first = plus(tile, row % TILE_ROWS, times(part, batch * TILE_ROWS))
             for tap, neighbour in enumerate(found):
                 store(neighbour, table, plus(first, tap * TILE_ROWS))
+        count(found, times(part, batch), tap_count, memory)
 
     return body
 

@@ -64,6 +64,21 @@ def atomic(kind: str, value: V, buffer: V, index: V) -> None:
     tile.tile_atomic(kind, value.value, buffer.value, index.value)
 
 
+def fetch_add(value: V, buffer: V, index: V) -> V:
+    """buffer[index] += value on i32, relaxed; what was there before."""
+    return V(tile.tile_fetch_add(value.value, buffer.value, index.value))
+
+
+def load_device(buffer: V, index: V) -> V:
+    """Element `index` as other workgroups of this launch may have left it: see tile_load_device."""
+    return V(tile.tile_load_device(buffer.value, index.value))
+
+
+def store_device(value: V, buffer: V, index: V) -> None:
+    """buffer[index] = value for load_device of other workgroups."""
+    tile.tile_store_device(value.value, buffer.value, index.value)
+
+
 def bounded(buffer: V, elements: V) -> V:
     """The same buffer with a size: reads at or beyond `elements` (i32) give zero."""
     return V(tile.tile_bound(buffer.value, elements.to(i64()).value))
@@ -94,6 +109,16 @@ def from_lane(value: V, lane: int, wave: int) -> V:
     return V(gpu.shuffle(value.value, const(lane, i32()).value, const(wave, i32()).value, gpu.ShuffleMode.IDX)[0])
 
 
+def first_bit(value: V) -> V:
+    """The number of the lowest bit that is set; the width of the type if none is."""
+    return V(math.cttz(value.value))
+
+
+def shuffle(value: V, lane: V, wave: int) -> V:
+    """The value that lane `lane` of this wave holds; each lane may name another."""
+    return V(gpu.shuffle(value.value, lane.value, const(wave, i32()).value, gpu.ShuffleMode.IDX)[0])
+
+
 def scan_wave(value: V, lane: V, wave: int) -> V:
     """Inclusive prefix sum over the lanes of a wave; `lane` is this lane's number in it.
 
@@ -119,6 +144,12 @@ def put(value: V, memory: V, index: V) -> None:
 
 def get(memory: V, index: V) -> V:
     return V(memref.load(memory.value, [index.to(ir.IndexType.get()).value]))
+
+
+def fetch_put(value: V, memory: V, index: V) -> V:
+    """memory[index] += value, at once for all lanes that do so; what was there before."""
+    place = index.to(ir.IndexType.get()).value
+    return V(memref.atomic_rmw(arith.AtomicRMWKind.addi, value.value, memory.value, [place]))
 
 
 def barrier() -> None:

@@ -1,4 +1,4 @@
-"""What a plan demands of its sizes: kernels with 32-bit offsets state how far they reach, the driver checks.
+"""What a plan demands of its sizes and grids: kernels with 32-bit offsets state how far they reach, the driver checks.
 
 The demands stand on the plan's function as
     spconv.requires = [{message = "bytes of the kernel map", size = affine_map<()[rows, cells, threads] -> (…)>,
@@ -11,8 +11,17 @@ from spconv_compiler.bindings import ir
 from spconv_compiler.dialect.plan import size_map
 from spconv_compiler.passes.base import enclosing_function
 from spconv_compiler.passes.kernel_builder import i64
+from spconv_compiler.targets import GpuTarget
 
 ATTRIBUTE = "spconv.requires"
+
+
+def on_one_chiplet(groups: str, target: GpuTarget) -> str:
+    """Workgroups along the first axis of a grid, so many more that those with equal number there share a chiplet.
+
+    What they write side by side in a cache line then meets in one cache.
+    """
+    return f"(({groups}) ceildiv {target.chiplets}) * {target.chiplets}"
 
 
 def require(op: ir.OpView, message: str, size: str, limit: int) -> None:

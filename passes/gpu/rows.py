@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Iterator
 
 from spconv_compiler.bindings import ir
+from spconv_compiler.epilogue import Epilogue
+from spconv_compiler.passes.gpu.epilogue import finish
 from spconv_compiler.passes.gpu.lanes import block, load, plus, store, thread, times
 from spconv_compiler.passes.kernel_builder import V, const, f32, if_, vec
 
@@ -35,18 +37,22 @@ def fill_rows(channels: int, lanes: int, *, bias: bool) -> Callable[..., None]:
     return body
 
 
-def apply_epilogue(channels: int, activation: str, element: ir.Type, lanes: int) -> Callable[..., None]:
-    """Body(sums f32, out, rows): out = activation(sums), rounded to `element`."""
+def apply_epilogue(
+    channels: int, epilogue: Epilogue, source: ir.Type, element: ir.Type, lanes: int, *, residual: bool
+) -> Callable[..., None]:
+    """Body(sums, out, rows) or body(sums, residual, out, rows): see epilogue.finish."""
     run = width(channels)
 
-    def body(sums: V, out: V, rows: V) -> None:
+    def body(sums: V, *arguments: V) -> None:
+        *residuals, out, rows = arguments
+        assert len(residuals) == residual
         with _vector(rows, channels, lanes) as number:
             at = times(number, run)
-            value = load(sums, at, run)
-            if activation == "relu":
-                # Not a maximum: NaN is not below zero, so it passes through.
-                value = (value < 0).select(const(0, value.type), value)
-            store(value.to(vec(run, element) if run > 1 else element), out, at)
+            added = load(residuals[0], at, run) if residuals else None
+            total = load(sums, at, run)
+            if source != f32():
+                total = total.to(vec(run, f32()) if run > 1 else f32())
+            store(finish(total, added, epilogue, element), out, at)
 
     return body
 

@@ -16,6 +16,15 @@ def gpu_target(pass_: Pass, module: ir.Module, name: str) -> GpuTarget:
     return target
 
 
+def lanes_of(pass_: Pass, op: StageOp, accepted: str, target: GpuTarget) -> int:
+    """Parameter `block` of the op's schedule; the pass fails when it is not a workgroup of the target."""
+    lanes = parameters(pass_, op, accepted, "block")["block"]
+    if lanes % target.wave or lanes > target.max_workgroup:
+        limits = f"{target.name} takes whole waves of {target.wave}, at most {target.max_workgroup} lanes"
+        pass_.fail(op, f"a block of {lanes} lanes", limits)
+    return lanes
+
+
 def parameters(pass_: Pass, op: StageOp, accepted: str, *required: str) -> dict[str, int]:
     """The parameters of the op's schedule.
 

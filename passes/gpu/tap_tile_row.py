@@ -1,20 +1,24 @@
 """Compaction of a neighbour table into pairs ordered (tap, tile of 16 rows, row): the order of `nonzero()`.
 
-Three kernels, no host arithmetic, no global counters: count per (tap, tile) with a scan inside chunks of 256
-tiles; scan of the chunk totals and of the taps by one workgroup; writing. Each tap's pairs are filled up to
-whole gemm tiles of `tile_m` pairs with input row 0, output row −1.
+One launch, which reads the table once. What builds the table counts the pairs of each tap (count_taps), so that every
+workgroup knows where its tap begins; it takes one tap and a chunk of rows, ranks what is there, and learns from the
+chunks before it, by look-back (device_scan.py), how many pairs of its tap precede its own. Each tap's pairs are filled
+up to whole gemm tiles of `tile_m` pairs with input row 0, output row −1.
 
-Buffers: prefix i32 [taps][tiles], pairs of the same tap and chunk before a tile; chunk i32 [taps][chunks], first
-totals, then pairs of the same tap before a chunk; tap_count i32 [taps], pairs; tap_tile i32 [taps + 1], gemm
-tiles before a tap, the last one being their number; tile_tap i32 [gemm tiles], the tap of each.
+Buffers: tap_count i32 [taps], pairs; state i32, zero before the launch: the ticket, then a word for each chunk of each
+tap; tap_tile i32 [taps + 1], gemm tiles before a tap, the last one being their number; tile_tap i32 [gemm tiles], the
+tap of each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from spconv_compiler.bindings import ir
 from spconv_compiler.passes.gpu.dense_grid import NONE, TILE_ROWS
+from spconv_compiler.passes.gpu.device_scan import look_back_wave, take_tile
 from spconv_compiler.passes.gpu.lanes import (
+    atomic,
     ballot,
     barrier,
     block,
@@ -25,133 +29,192 @@ from spconv_compiler.passes.gpu.lanes import (
     popcount,
     put,
     scan_wave,
-    scan_workgroup,
+    shared,
     store,
     thread,
     times,
 )
-from spconv_compiler.passes.kernel_builder import V, const, for_, i32, i64, if_, if_else
+from spconv_compiler.passes.kernel_builder import V, const, for_, i32, i64, if_, if_else, vec
 
-CHUNK = 256
-
-
-def _tiles(rows: V) -> V:
-    return plus(rows, TILE_ROWS - 1) // TILE_ROWS
-
-
-def _chunks(rows: V) -> V:
-    return plus(_tiles(rows), CHUNK - 1) // CHUNK
+LANES = 256
+# Rows that a lane looks at, all loads in flight at once.
+_ITEMS = 16
+CHUNK = LANES * _ITEMS
 
 
-def count_tiles(taps: int, wave: int) -> Callable[..., None]:
-    """Body(table, prefix, chunk, rows, shared): a lane per tile, a workgroup per (chunk, tap)."""
+def chunks(chiplets: int) -> str:
+    """Chunks of rows, a text for plan.size_map: so many that a chunk's taps share a chiplet, some of them empty."""
+    return f"((rows ceildiv {CHUNK}) ceildiv {chiplets}) * {chiplets}"
 
-    def count(table: V, tile: V, tap: V) -> V:
-        first = plus(times(tile, taps * TILE_ROWS), times(tap, TILE_ROWS))
-        absent = const(0, i32())
-        for quarter in range(0, TILE_ROWS, 4):
-            rows = load(table, plus(first, quarter), 4)
-            for row in range(4):
-                # The sign bit: rows are below 2^31, absent ones are −1.
-                absent = absent + (rows.lane(row) >> 31)
-        return TILE_ROWS - absent
 
-    def body(table: V, prefix: V, chunk: V, rows: V, shared: V) -> None:
-        tap, number = block("y"), block()
-        tile, tiles = plus(times(number, CHUNK), thread()), _tiles(rows)
-        (own,) = if_else(tile < tiles, lambda: [count(table, tile, tap)], lambda: [const(0, i32())])
-        inclusive = scan_workgroup(own, shared, wave, CHUNK // wave)
-        with if_(tile < tiles):
-            store(inclusive - own, prefix, plus(times(tap, tiles), tile))
-        with if_(thread().eq(CHUNK - 1)):
-            store(inclusive, chunk, plus(times(tap, _chunks(rows)), number))
+def state_words(taps: int, chiplets: int) -> str:
+    """Words of state, in whole groups of 4."""
+    return f"(({chunks(chiplets)}) * {taps} + 4) floordiv 4 * 4"
+
+
+def clear(taps: int, chiplets: int) -> Callable[..., None]:
+    """clear(at, tap_count, state, rows): one lane's four words of each; tap_count may be None."""
+
+    def words(at: V, tap_count: V | None, state: V, rows: V) -> None:
+        zero = const(0, vec(4, i32()))
+        with if_(at < plus(times(_chunks(rows, chiplets), taps), 4) // 4 * 4):
+            store(zero, state, at)
+        if tap_count is not None:
+            with if_(at < count_words(taps)):
+                store(zero, tap_count, at)
+
+    return words
+
+
+def clear_state(taps: int, lanes: int, chiplets: int) -> Callable[..., None]:
+    """Body(state, rows): zeros, four words a lane."""
+
+    def body(state: V, rows: V) -> None:
+        clear(taps, chiplets)(times(plus(times(block(), lanes), thread()), 4), None, state, rows)
 
     return body
 
 
-def scan_totals(taps: int, tile_m: int, wave: int, waves: int) -> Callable[..., None]:
-    """Body(chunk, tap_count, tap_tile, rows, shared): one workgroup, a wave per tap, then one wave over the taps.
+def _chunks(rows: V, chiplets: int) -> V:
+    return plus(rows, CHUNK * chiplets - 1) // (CHUNK * chiplets) * chiplets
 
-    Loops stay loops: most run once, and unrolled they would take a third of all compile time.
+
+def count_words(taps: int) -> int:
+    """Words of tap_count, in whole groups of 4; those beyond the taps stay zero."""
+    return -(-taps // 4) * 4
+
+
+def count_memory(taps: int, lanes: int, wave: int) -> ir.Type:
+    """The workgroup memory of count_taps."""
+    return shared(taps * (lanes // wave))
+
+
+def count_taps(wave: int, waves: int) -> Callable[..., None]:
+    """count(found, first, tap_count, memory): found[t] of every lane is a row, or none, of tap first + t.
+
+    Adds up what a workgroup has found, in tap_count.
     """
 
-    def scan_chunks(chunk: V, start: V, chunks: V, lane: V) -> V:
-        """Replaces one tap's totals by what comes before them; their sum."""
-        with for_(0, chunks, wave, [const(0, i32())], unroll=False) as run:
-            at = run.iv + lane
-            here = plus(start, at)
-            (total,) = if_else(at < chunks, lambda: [load(chunk, here)], lambda: [const(0, i32())])
-            inclusive = scan_wave(total, lane, wave)
-            with if_(at < chunks):
-                store(run.args[0] + inclusive - total, chunk, here)
-            run.yields(run.args[0] + from_lane(inclusive, wave - 1, wave))
-        return run.results[0]
-
-    def scan_taps(tap_tile: V, shared: V, lane: V) -> None:
-        with for_(0, const(taps, i32()), wave, [const(0, i32())], unroll=False) as run:
-            tap = run.iv + lane
-            (count,) = if_else(tap < taps, lambda: [get(shared, tap)], lambda: [const(0, i32())])
-            tiles = plus(count, tile_m - 1) // tile_m
-            inclusive = scan_wave(tiles, lane, wave)
-            with if_(tap < taps):
-                store(run.args[0] + inclusive - tiles, tap_tile, tap)
-            run.yields(run.args[0] + from_lane(inclusive, wave - 1, wave))
-        with if_(lane.eq(0)):
-            store(run.results[0], tap_tile, const(taps, i32()))
-
-    def body(chunk: V, tap_count: V, tap_tile: V, rows: V, shared: V) -> None:
-        lane, number, chunks = thread() % wave, thread() // wave, _chunks(rows)
-        with for_(number, const(taps, i32()), waves, unroll=False) as each:
-            count = scan_chunks(chunk, times(each.iv, chunks), chunks, lane)
+    def count(found: Sequence[V], first: V, tap_count: V, memory: V) -> None:
+        lane, number = thread() % wave, thread() // wave
+        for tap, neighbour in enumerate(found):
+            present = popcount(ballot(neighbour >= 0)).to(i32())
             with if_(lane.eq(0)):
-                store(count, tap_count, each.iv)
-                put(count, shared, each.iv)
+                put(present, memory, plus(times(number, len(found)), tap))
         barrier()
-        with if_(number.eq(0)):
-            scan_taps(tap_tile, shared, lane)
+        with if_(thread() < len(found)):
+            total = get(memory, thread())
+            for other in range(1, waves):
+                total = total + get(memory, plus(thread(), other * len(found)))
+            with if_(total.ne(0)):
+                atomic("add", total, tap_count, plus(first, thread()))
 
-    return body
+    return count
 
 
-def write_pairs(taps: int, tile_m: int, wave: int) -> Callable[..., None]:
-    """Body(table, prefix, chunk, tap_count, tap_tile, in_rows, out_rows, tile_tap, rows).
-
-    A lane per row, 16 tiles a workgroup, a tap along y. The first workgroup of a tap also writes its padding.
-    """
-    per_block = CHUNK // TILE_ROWS
+def compact(taps: int, tile_m: int, wave: int, chiplets: int) -> Callable[..., None]:
+    """Body(table, tap_count, state, tap_tile, in_rows, out_rows, tile_tap, rows, shared…)."""
+    waves = LANES // wave
 
     def body(
         table: V,
-        prefix: V,
-        chunk: V,
         tap_count: V,
+        state: V,
         tap_tile: V,
         in_rows: V,
         out_rows: V,
         tile_tap: V,
         rows: V,
+        totals: V,
+        ticket: V,
+        sum_: V,
     ) -> None:
-        tap, number, lane = block("y"), block(), thread()
-        tile, tiles = plus(times(number, per_block), lane // TILE_ROWS), _tiles(rows)
-        start = times(load(tap_tile, tap), tile_m)
-        within = plus(times(tile, taps * TILE_ROWS), lane % TILE_ROWS, times(tap, TILE_ROWS))
-        (neighbour,) = if_else(tile < tiles, lambda: [load(table, within)], lambda: [const(NONE, i32())])
-        present = ballot(neighbour >= 0)
-        with if_(neighbour >= 0):
-            # Pairs of this tile before this row: the tile's 16 bits of the ballot, cut below the row's bit.
-            bits = (present >> ((lane % wave) & -TILE_ROWS).to(i64())).to(i32())
-            rank = popcount(bits & ((const(1, i32()) << (lane % TILE_ROWS)) - 1))
-            earlier = load(chunk, plus(times(tap, _chunks(rows)), number // (CHUNK // per_block)))
-            before = load(prefix, plus(times(tap, tiles), tile))
-            at = plus(start, earlier, before, rank)
-            store(neighbour, in_rows, at)
-            store(plus(times(tile, TILE_ROWS), lane % TILE_ROWS), out_rows, at)
-            with if_((at % tile_m).eq(0)):
-                store(tap, tile_tap, at // tile_m)
-        with if_(number.eq(0)):
-            _pad(start, load(tap_count, tap), lane, tile_m, in_rows, out_rows)
+        number, lane, own = take_tile(state, const(0, i32()), ticket, wave), thread() % wave, thread() // wave
+        of_tap = _chunks(rows, chiplets)
+        tap = number // of_tap
+        chunk = number - tap * of_tap
+        first = plus(times(chunk, CHUNK), times(own, wave * _ITEMS), lane)
+        mine = [plus(first, item * wave) for item in range(_ITEMS)]
+        found = [_neighbour(table, row, tap, rows, taps) for row in mine]
+        present = [ballot(neighbour >= 0) for neighbour in found]
+        counts = [popcount(bits).to(i32()) for bits in present]
+        with if_(lane.eq(0)):
+            put(_sum(counts), totals, own)
+        start = times(_tiles_before(tap_count, tap, taps, tile_m, wave), tile_m)
+        barrier()
+        of_waves = [get(totals, const(other, i32())) for other in range(waves)]
+        with if_(own.eq(0)):
+            place = plus(times(tap, of_tap), 1)
+            earlier = look_back_wave(state, chunk, _sum(of_waves), lambda other: plus(place, other), wave)
+            with if_(lane.eq(0)):
+                put(earlier, sum_, const(0, i32()))
+        barrier()
+        at = plus(start, get(sum_, const(0, i32())))
+        for other in range(waves - 1):
+            at = at + (own > other).select(of_waves[other], 0)
+        for row, neighbour, bits, count in zip(mine, found, present, counts, strict=True):
+            with if_(neighbour >= 0):
+                here = at + popcount(bits & ((const(1, i64()) << lane.to(i64())) - 1)).to(i32())
+                store(neighbour, in_rows, here)
+                store(row, out_rows, here)
+                with if_((here % tile_m).eq(0)):
+                    store(tap, tile_tap, here // tile_m)
+            at = at + count
+        with if_(chunk.eq(0)):
+            _pad(start, load(tap_count, tap), thread(), tile_m, in_rows, out_rows)
+        with if_(number.eq(0) & own.eq(0)):
+            _scan_taps(tap_count, tap_tile, taps, tile_m, wave)
 
     return body
+
+
+def compact_memory(wave: int) -> list[ir.Type]:
+    """The workgroup memory of compact."""
+    return [shared(LANES // wave), shared(1), shared(1)]
+
+
+def _sum(values: Sequence[V]) -> V:
+    total = values[0]
+    for value in values[1:]:
+        total = total + value
+    return total
+
+
+def _neighbour(table: V, row: V, tap: V, rows: V, taps: int) -> V:
+    known = row.min(rows - 1)
+    place = plus(times(known // TILE_ROWS, taps * TILE_ROWS), known % TILE_ROWS, times(tap, TILE_ROWS))
+    return (row < rows).select(load(table, place), NONE)
+
+
+def _gemm_tiles(tap_count: V, tap: V, below: V, tile_m: int) -> V:
+    """Gemm tiles of a tap, 0 if it is not below `below`."""
+    return if_else(
+        tap < below,
+        lambda: [plus(load(tap_count, tap), tile_m - 1) // tile_m],
+        lambda: [const(0, i32())],
+    )[0]
+
+
+def _tiles_before(tap_count: V, tap: V, taps: int, tile_m: int, wave: int) -> V:
+    """Gemm tiles of all taps before one."""
+    lane, total = thread() % wave, const(0, i32())
+    for first in range(0, taps, wave):
+        total = total + _gemm_tiles(tap_count, plus(lane, first), tap, tile_m)
+    return from_lane(scan_wave(total, lane, wave), wave - 1, wave)
+
+
+def _scan_taps(tap_count: V, tap_tile: V, taps: int, tile_m: int, wave: int) -> None:
+    """Fills tap_tile, by one wave."""
+    lane = thread() % wave
+    with for_(0, const(taps, i32()), wave, [const(0, i32())], unroll=False) as run:
+        tap = run.iv + lane
+        tiles = _gemm_tiles(tap_count, tap, const(taps, i32()), tile_m)
+        inclusive = scan_wave(tiles, lane, wave)
+        with if_(tap < taps):
+            store(run.args[0] + inclusive - tiles, tap_tile, tap)
+        run.yields(run.args[0] + from_lane(inclusive, wave - 1, wave))
+    with if_(lane.eq(0)):
+        store(run.results[0], tap_tile, const(taps, i32()))
 
 
 def _pad(start: V, count: V, lane: V, tile_m: int, in_rows: V, out_rows: V) -> None:

@@ -1,4 +1,4 @@
-"""The upstream passes from level gpu, tile ops lowered, to level rocdl, and from there to a code object."""
+"""The upstream passes from level gpu, tile ops lowered, to level rocdl or nvvm, and from there to code."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from spconv_compiler.targets import GpuTarget
 # The code object's ABI: 600 is version 6.
 _ABI = 600
 _OPTIMIZATION = 3
+_PTX = "ptx83"
 
 
 def gpu_to_rocdl(target: GpuTarget) -> str:
@@ -29,6 +30,34 @@ def gpu_to_rocdl(target: GpuTarget) -> str:
         "cse",
     )
     return f"gpu.module({','.join(passes)})"
+
+
+def gpu_to_nvvm() -> str:
+    """The pipeline inside builtin.module(…). Addresses have 64 bits; kernels compute 32-bit indices as i32.
+
+    Integer functions of math become calls unless convert-gpu-to-nvvm has seen them first; NVVM ops that are PTX text
+    need convert-nvvm-to-llvm.
+    """
+    passes = (
+        "canonicalize",
+        "cse",
+        "loop-invariant-code-motion",
+        "convert-scf-to-cf",
+        "convert-gpu-to-nvvm{has-redux=1 index-bitwidth=0}",
+        "convert-vector-to-llvm",
+        "convert-math-to-llvm",
+        "convert-nvvm-to-llvm",
+        "convert-ub-to-llvm",
+        "reconcile-unrealized-casts",
+        "canonicalize",
+        "cse",
+    )
+    return f"gpu.module({','.join(passes)})"
+
+
+def attach_nvvm_target(target: GpuTarget) -> str:
+    """Marks the kernels as code for the chip; PTX 8.3 runs on drivers from CUDA 12.3 on."""
+    return f"nvvm-attach-target{{O={_OPTIMIZATION} chip={target.chip} features=+{_PTX}}}"
 
 
 def attach_target(target: GpuTarget) -> str:

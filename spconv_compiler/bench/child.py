@@ -8,6 +8,7 @@ Prints one line of JSON. `measure` starts it; what the parent has loaded or allo
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib
 import json
 import subprocess
@@ -167,8 +168,41 @@ def _reset_peak() -> bool:
     return True
 
 
+def maps_of(*, frame: str, voxels: int, shuffle: bool, runs: int, threads: int) -> dict[str, Any]:
+    """Milliseconds of both maps of scaling.py for so many voxels, and bytes by which they raise the peak of memory.
+
+    frame: an .npy file with coords int32 [N, 4], of which copies are laid side by side.
+    """
+    import numpy as np
+
+    from spconv_compiler.bench import scaling
+    from spconv_compiler.runtime import memory_pool
+
+    env.NUM_THREADS.set(str(threads))
+    coords = scaling.tiled(np.load(frame), voxels, shuffle)
+    found: dict[str, Any] = {"voxels": voxels}
+    made = None
+    for name, build in scaling.BUILDERS.items():
+        made = build(coords[:1000].copy())
+        made = None
+        memory_pool.clear()
+        ctypes.CDLL(None).malloc_trim(0)
+        before, reset = _status("VmRSS"), _reset_peak()
+        times, cpu_times = [], []
+        # The first run also asks the system for memory: it is reported apart.
+        for _ in range(runs + 1):
+            made, cpu = None, time.process_time()
+            made, ms = _timed(functools.partial(build, coords))
+            times.append(ms)
+            cpu_times.append((time.process_time() - cpu) * 1e3)
+        middle = sorted(times[1:])[runs // 2], sorted(cpu_times[1:])[runs // 2]
+        found[name] = {"first_ms": times[0], "ms": middle[0], "cpu_ms": middle[1], "peak_was_reset": reset}
+        found[name] |= {"peak_bytes": _status("VmHWM") - before, **scaling.size_of(made)}
+    return found
+
+
 _TASKS: dict[str, Callable[..., dict[str, Any]]] = {
-    task.__name__: task for task in (compile_cold, compile_from_disk, peak_memory)
+    task.__name__: task for task in (compile_cold, compile_from_disk, peak_memory, maps_of)
 }
 
 if __name__ == "__main__":

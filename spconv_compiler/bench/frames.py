@@ -1,7 +1,8 @@
 """Voxel sets to measure on: real frames where the point clouds are present, generated ones elsewhere.
 
 nuscenes-l0 is a ten-sweep nuScenes cloud at 0.075 x 0.075 x 0.2 m in the CenterPoint range, l1 to l3 its levels
-behind strided convolutions (kernel 3, stride 2, padding 1); semantickitti is frame 0 of sequence 00 at 5 cm.
+behind strided convolutions (kernel 3, stride 2, padding 1); semantickitti is frame 0 of sequence 00 at 5 cm; scannet
+is scene0000_00 at 2 cm, waymo the frame that spconv measures with, at 0.1 x 0.1 x 0.15 m.
 generated-l0 to l3 and generated-5cm are like them in size and density, from a generated scan.
 """
 
@@ -21,10 +22,14 @@ from spconv_compiler.io.voxelize import strided_shape
 
 NUSCENES = "nuscenes/ff9eff4389a740848f9a56ad749a4ae8.bin"
 SEMANTICKITTI = "semantickitti/00/velodyne/000000.bin"
+SCANNET = "scannet/scene0000_00_vert_all.npy"
+WAYMO = "waymo/benchmark-pc.npz"
 REAL = ("nuscenes-l0", "nuscenes-l1", "nuscenes-l2", "nuscenes-l3", "semantickitti")
 GENERATED = ("generated-l0", "generated-l1", "generated-l2", "generated-l3", "generated-5cm")
 TINY = "generated-tiny"
-NAMES = (*REAL, *GENERATED, TINY)
+# Maps are measured on more frames than convolutions: they depend on density and extent alone.
+MORE_REAL = {"scannet": SCANNET, "waymo": WAYMO}
+NAMES = (*REAL, *MORE_REAL, *GENERATED, TINY)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +63,11 @@ def default_names(data: Path) -> tuple[str, ...]:
     return REAL if (data / NUSCENES).is_file() and (data / SEMANTICKITTI).is_file() else GENERATED
 
 
+def map_names(data: Path) -> tuple[str, ...]:
+    """As default_names, with the further frames whose files are in `data`."""
+    return (*default_names(data), *(name for name, file in MORE_REAL.items() if (data / file).is_file()))
+
+
 def load_frame(name: str, data: Path, shuffle: bool = False) -> Frame:
     """Builds a frame; rows ascend in (batch, z, y, x) or, with `shuffle`, come in a fixed random order.
 
@@ -75,6 +85,8 @@ def load_frame(name: str, data: Path, shuffle: bool = False) -> Frame:
 def _voxels(name: str, data: Path) -> tuple[npt.NDArray[np.int32], tuple[int, ...]]:
     if name == "semantickitti":
         return _cells(_voxelized(read_points(data / SEMANTICKITTI), "semantickitti"))
+    if name in MORE_REAL:
+        return _cells(_voxelized(read_points(data / MORE_REAL[name]), name))
     if name == "generated-5cm":
         return _cells(_voxelized(demo_scan(), "semantickitti"))
     if name == TINY:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from spconv_compiler.errors import InputError
+from spconv_compiler.geometry import ConvGeometry
 
 INSTALL = "pip install spconv==2.3.8"
 
@@ -56,6 +57,33 @@ class SpconvPeer:
             sparse = self._spconv.SparseConvTensor(features, coords, self._shape, 1)
             sparse.indice_dict = maps
             return self._conv(sparse)
+
+
+class SpconvMaps:
+    """spconv's maps of CPU coordinates, as its convolutions build them.
+
+    Args:
+        spatial_shape: (z, y, x); threads: of its loops.
+    """
+
+    def __init__(self, spatial_shape: tuple[int, ...], threads: int) -> None:
+        load_spconv()
+        self._ops = importlib.import_module("spconv.pytorch.ops")
+        self._native = importlib.import_module("spconv.core").ConvAlgo.Native
+        self._shape, self._threads = list(spatial_shape), threads
+
+    def prepare(self) -> None:
+        """As SpconvPeer.prepare."""
+        set_threads(self._threads)
+
+    def build(self, coords: Any, geometry: ConvGeometry, *, submanifold: bool) -> tuple[Any, Any, Any]:
+        """(out_coords [M, 4], pairs [2, taps, N]: rows of inputs and of outputs, how many of each tap)."""
+        axes = (geometry.kernel_size, geometry.stride, geometry.padding, geometry.dilation, (0, 0, 0))
+        given = [list(values) for values in axes]
+        found: tuple[Any, Any, Any] = self._ops.get_indice_pairs(
+            coords, 1, self._shape, self._native, *given, submanifold, False
+        )
+        return found
 
 
 def load_spconv() -> Any:

@@ -87,11 +87,12 @@ class Problem:
         """Features and weight as the kernel reads them, float32."""
         return from_storage(self.features, self.dtype), from_storage(self.weight, self.dtype)
 
-    def compile(self) -> Artifact:
+    def compile(self, schedule: str = "auto") -> Artifact:
         """The convolution; the result is f32."""
         from spconv_compiler.compiler import compile_conv
 
-        return compile_conv(3, self.channels, self.channels, dtype=self.dtype, out_dtype="f32", target="gfx950")
+        width, given = self.channels, self.dtype
+        return compile_conv(3, width, width, dtype=given, out_dtype="f32", target="gfx950", schedule=schedule)
 
     def run(self, artifact: Artifact, make: Engine, checks: bool = True) -> LayerRun:
         """Map, pairs, packing, fill and gemm, from the linked code object.

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from spconv_compiler.arrays import ITEM_BYTES, address_of
 from spconv_compiler.errors import LaunchError
+from spconv_compiler.runtime import memory_pool
 
 ALIGNMENT = 64
 
@@ -30,14 +31,22 @@ class CpuBuffer:
     def __init__(self, dtype: str, count: int) -> None:
         self.dtype, self.count, self.nbytes = dtype, count, ITEM_BYTES[dtype] * count
         try:
-            self._storage = np.empty(self.nbytes + ALIGNMENT, np.uint8)
+            self._storage: npt.NDArray[np.uint8] | None = memory_pool.take(self.nbytes + ALIGNMENT)
         except (MemoryError, ValueError):  # ValueError: more than an address can count
             raise LaunchError(f"out of memory: a buffer of {self.nbytes} bytes cannot be allocated") from None
         self.pointer = -(-address_of(self._storage) // ALIGNMENT) * ALIGNMENT
 
+    def __del__(self) -> None:
+        # A buffer that could not be allocated has none; at exit, modules may be gone.
+        block = getattr(self, "_storage", None)
+        if block is not None and memory_pool is not None:
+            self._storage = None
+            memory_pool.give(block)
+
     def array(self) -> npt.NDArray[np.generic]:
         """The contents; bf16 as uint16."""
         kinds = {"f32": np.float32, "i32": np.int32, "i64": np.int64, "bf16": np.uint16, "f16": np.float16}
+        assert self._storage is not None
         offset = self.pointer - address_of(self._storage)
         return self._storage[offset : offset + self.nbytes].view(kinds[self.dtype])
 

@@ -43,8 +43,8 @@ class Device(Protocol):
     def copy_in(self, buffer: Buffer, source: int, stream: Any) -> None:
         """Fills a buffer from the host address `source`; what lies there stays until the stream is done."""
 
-    def copy_out(self, target: int, buffer: Buffer, stream: Any) -> None:
-        """Copies a buffer to the host address `target`."""
+    def copy_out(self, target: int, buffer: Buffer, stream: Any, nbytes: int | None = None) -> None:
+        """Copies a buffer, or its first nbytes, to the host address `target`."""
 
     def launch(
         self, module: Any, kernel: str, grid: Sequence[int], block: int, arguments: Sequence[Buffer | int], stream: Any
@@ -53,3 +53,16 @@ class Device(Protocol):
 
     def synchronize(self, stream: Any) -> None:
         """Waits until the work on a stream is done."""
+
+
+class TorchDevice(Device, Protocol):
+    """A device on which torch's tensors may lie.
+
+    Attributes:
+        index: its number, torch's and the driver's.
+    """
+
+    index: int
+
+    def current(self) -> AbstractContextManager[None]:
+        """Makes this the thread's current device in the block."""

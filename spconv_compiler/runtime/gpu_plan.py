@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from spconv_compiler.arrays import ITEM_BYTES
-from spconv_compiler.plan import Argument, Launch, Plan, evaluate
+from spconv_compiler.plan import Argument, Launch, Plan, compiled
+from spconv_compiler.plan import Buffer as PlanBuffer
 from spconv_compiler.runtime.device import Buffer, Device
 
 # Kernels compute keys modulo 2^32 when keys have 32 bits: a coordinate's distance from these fits, they need not.
-_WRAPS = ("min_z", "min_y", "min_x")
+_WRAPS = ("min_z", "min_y", "min_x", "out_min_z", "out_min_y", "out_min_x")
 
 
 class Call(Protocol):
@@ -22,8 +24,34 @@ class Call(Protocol):
     @property
     def stream(self) -> int | None: ...
 
-    def allocate(self, name: str, nbytes: int, *, writable: bool = True) -> Buffer:
-        """Uninitialised memory."""
+    def allocate_all(self, sizes: Mapping[str, int]) -> Mapping[str, Buffer]:
+        """Uninitialised memory, in bytes by name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Launch:
+    """A launch with its sizes compiled: grid gives workgroups per axis; arguments are buffers' names and numbers."""
+
+    kernel: str
+    block: int
+    grid: Callable[[Mapping[str, int]], tuple[int, ...]]
+    arguments: tuple[tuple[bool, str, bool], ...]
+
+
+class _Group:
+    """The launches of a group, the buffers they use, and how large those are that the plan allocates."""
+
+    def __init__(self, launches: list[Launch], buffers: Mapping[str, PlanBuffer]) -> None:
+        self.launches = [
+            _Launch(item.kernel, item.block, compiled(item.grid), tuple(map(_argument, item.arguments)))
+            for item in launches
+        ]
+        self.used = _buffers_of(launches)
+        self.made = [name for name in self.used if name in buffers]
+        self.sizes = compiled(
+            [["mul", buffers[name].size, ITEM_BYTES[buffers[name].dtype]] for name in self.made]
+        )
+        self.kept: list[str] = []
 
 
 class GpuPlan:
@@ -36,21 +64,16 @@ class GpuPlan:
     def __init__(self, plan: Plan, device: Device, code: bytes, keep: Iterable[str] = ()) -> None:
         self.plan, self.device = plan, device
         self._module = device.load(code)
-        self._buffers = {buffer.name: buffer for buffer in plan.buffers}
-        self._groups: dict[str, list[Launch]] = {}
+        buffers = {buffer.name: buffer for buffer in plan.buffers}
+        by_group: dict[str, list[Launch]] = {}
         for launch in plan.launches:
-            self._groups.setdefault(launch.group, []).append(launch)
-        used = {group: _buffers_of(launches) for group, launches in self._groups.items()}
-        self._used = used
-        self._kept = {
-            group: [
-                name
-                for name in names
-                if name in self._buffers
-                and (name in keep or any(name in theirs for other, theirs in used.items() if other != group))
+            by_group.setdefault(launch.group, []).append(launch)
+        self._groups = {name: _Group(launches, buffers) for name, launches in by_group.items()}
+        for group in self._groups.values():
+            others = [other for other in self._groups.values() if other is not group]
+            group.kept = [
+                name for name in group.made if name in keep or any(name in other.used for other in others)
             ]
-            for group, names in used.items()
-        }
 
     def run(self, group: str, symbols: Mapping[str, int], given: Mapping[str, Buffer], call: Call) -> dict[str, Buffer]:
         """Queues a group's launches in order.
@@ -67,26 +90,33 @@ class GpuPlan:
         """
         buffers = {**given, **self.allocate(group, symbols, given, call)}
         self.launch(group, symbols, buffers, call)
-        return {name: buffers[name] for name in self._kept.get(group, ()) if name not in given}
+        if group not in self._groups:
+            return {}
+        return {name: buffers[name] for name in self._groups[group].kept if name not in given}
 
     def allocate(
         self, group: str, symbols: Mapping[str, int], given: Mapping[str, Buffer], call: Call
     ) -> dict[str, Buffer]:
-        """The buffers of a group that are not given."""
-        made = {}
-        for name in self._used.get(group, ()):
-            if name not in given:
-                wanted = self._buffers[name]
-                made[name] = call.allocate(name, evaluate(wanted.size, symbols) * ITEM_BYTES[wanted.dtype])
-        return made
+        """The buffers of a group that are not given; those that are kept, and the others, are made together."""
+        if group not in self._groups:
+            return {}
+        found = self._groups[group]
+        sizes = {
+            name: size for name, size in zip(found.made, found.sizes(symbols), strict=True) if name not in given
+        }
+        kept = {name: size for name, size in sizes.items() if name in found.kept}
+        return {**call.allocate_all(kept), **call.allocate_all({n: s for n, s in sizes.items() if n not in kept})}
 
     def launch(self, group: str, symbols: Mapping[str, int], buffers: Mapping[str, Buffer], call: Call) -> None:
         """Queues a group's launches on buffers that are all there: what a graph can capture."""
-        for launch in self._groups.get(group, ()):
-            grid = [evaluate(axis, symbols) for axis in launch.grid]
+        if group not in self._groups:
+            return
+        for launch in self._groups[group].launches:
+            grid = launch.grid(symbols)
             if min(grid) > 0:
                 arguments = [
-                    buffers[item.name] if item.kind == "buffer" else _number(item, symbols) for item in launch.arguments
+                    buffers[name] if is_buffer else symbols[name] % 2**32 if wraps else symbols[name]
+                    for is_buffer, name, wraps in launch.arguments
                 ]
                 self.device.launch(self._module, launch.kernel, grid, launch.block, arguments, call.stream)
 
@@ -96,6 +126,6 @@ def _buffers_of(launches: Iterable[Launch]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _number(argument: Argument, symbols: Mapping[str, int]) -> int:
-    value = symbols[argument.name]
-    return value % 2**32 if argument.dtype == "i32" and argument.name in _WRAPS else value
+def _argument(argument: Argument) -> tuple[bool, str, bool]:
+    """(whether it is a buffer, its name, whether it is taken modulo 2^32)."""
+    return argument.kind == "buffer", argument.name, argument.dtype == "i32" and argument.name in _WRAPS

@@ -1,17 +1,10 @@
-"""Objects of the HIP runtime, each of which owns its handle: streams, events, memory, graphs.
-
-A handle is released once: by `close()`, at the end of a `with` block, or when its object is collected. At the end of
-the process nothing is released: the library may be gone by then, and the driver takes everything back.
-"""
+"""Objects of the HIP runtime, each of which owns its handle (owned.py): streams, events, memory, graphs."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import weakref
-from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import TypeVar
+from collections.abc import Iterator
 
 from spconv_compiler.errors import LaunchError
 from spconv_compiler.runtime.hip_library import (
@@ -23,69 +16,19 @@ from spconv_compiler.runtime.hip_library import (
     HipError,
     HipLibrary,
 )
+from spconv_compiler.runtime.owned import Owned
 
-_Self = TypeVar("_Self", bound="Owned")
 
-
-class Owned:
-    """A handle of HIP and the duty to release it.
-
-    Attributes:
-        releases: the functions that end its life, in order; they take the handle, and `stream` if there is one.
-    """
-
-    releases: tuple[str, ...]
-
-    def __init__(self, hip: HipLibrary, handle: int, stream: Stream | None = None) -> None:
-        self.hip = hip
-        self._handle = handle
-        # The arguments live as long as they are needed: a stream that this object's memory goes back through does.
-        self._release = weakref.finalize(self, _release, hip.call_at_end, self.releases, handle, stream)
-        self._release.atexit = False
-        self._stream = stream
+class HipOwned(Owned):
+    """A handle of HIP and the duty to release it."""
 
     @property
-    def handle(self) -> int:
-        """The handle as HIP knows it; raises LaunchError when it has been released."""
-        self.require_open()
-        return self._handle
-
-    def require_open(self) -> None:
-        """Raises LaunchError when the handle has been released."""
-        if not self._release.alive:
-            raise LaunchError(f"this {type(self).__name__} has been closed")
-
-    def close(self) -> None:
-        """Releases the handle; a second time does nothing.
-
-        Raises:
-            HipError: HIP refuses. The handle counts as released all the same.
-        """
-        if self._release.detach() is not None:
-            _release(self.hip.call, self.releases, self._handle, self._stream)
-
-    def __enter__(self: _Self) -> _Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.close()
-        else:
-            # The error that is under way says more than one of the release.
-            self._release()
+    def hip(self) -> HipLibrary:
+        library: HipLibrary = self.driver
+        return library
 
 
-def _release(call: Callable[..., None], names: tuple[str, ...], handle: int, stream: Stream | None) -> None:
-    arguments = (handle,) if stream is None else (handle, stream.handle)
-    with contextlib.ExitStack() as stack:
-        # All are called even if one raises; a stack runs what was pushed last first.
-        for name in reversed(names):
-            stack.callback(call, name, *arguments)
-
-
-class Stream(Owned):
+class Stream(HipOwned):
     """A queue of work on the current device; it does not wait for the default stream.
 
     Its end waits for its work: HIP promises nothing for work in a stream that is destroyed.
@@ -109,7 +52,7 @@ class Stream(Owned):
         self.hip.call("hipStreamWaitEvent", self.handle, event.handle, 0)
 
 
-class Event(Owned):
+class Event(HipOwned):
     """A mark in a stream; `timing`: it carries a time."""
 
     releases = ("hipEventDestroy",)
@@ -142,7 +85,7 @@ def _done(hip: HipLibrary, call: str, handle: int) -> bool:
     return code == SUCCESS
 
 
-class DeviceMemory(Owned):
+class DeviceMemory(HipOwned):
     """`nbytes` bytes on the current device, uninitialised.
 
     With a pool, they are taken in order with the work of `stream` and given back in order with that of `frees`,
@@ -165,7 +108,7 @@ class DeviceMemory(Owned):
         return self.handle
 
 
-class Graph(Owned):
+class Graph(HipOwned):
     """Work captured from a stream, to be run again as often as wanted. Made by `capture`.
 
     Addresses are fixed: buffers and host memory that the work touches must live as long as the graph is launched.

@@ -124,8 +124,9 @@ class HipDevice:
     def copy_in(self, buffer: Buffer, source: int, stream: int) -> None:
         self.hip.call("hipMemcpyAsync", buffer.pointer, source, buffer.nbytes, HOST_TO_DEVICE, stream)
 
-    def copy_out(self, target: int, buffer: Buffer, stream: int) -> None:
-        self.hip.call("hipMemcpyAsync", target, buffer.pointer, buffer.nbytes, DEVICE_TO_HOST, stream)
+    def copy_out(self, target: int, buffer: Buffer, stream: int, nbytes: int | None = None) -> None:
+        size = buffer.nbytes if nbytes is None else nbytes
+        self.hip.call("hipMemcpyAsync", target, buffer.pointer, size, DEVICE_TO_HOST, stream)
 
     def fill(self, buffer: Buffer, byte: int, stream: int) -> None:
         """Sets all bytes of a buffer to one value."""

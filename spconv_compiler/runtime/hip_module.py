@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from spconv_compiler.errors import LaunchError
-from spconv_compiler.runtime.hip import Owned
+from spconv_compiler.runtime.hip import HipOwned
 from spconv_compiler.runtime.hip_library import HipLibrary
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _MAX_WORKGROUP = 1024
 _LDS_BYTES = 160 * 1024
 
 
-class Module(Owned):
+class Module(HipOwned):
     """A code object, loaded on the current device.
 
     Raises:

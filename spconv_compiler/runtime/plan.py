@@ -1,15 +1,15 @@
 """Runs a launch plan on the CPU, group by group, so that the driver can keep what a group made.
 
-A group is a set of launches whose result depends on the same inputs: "coords", "map" and "pairs" on the coordinates,
-"weights" on the weight, "output" on everything. What another group reads is kept; the rest is scratch and dies with
-the run.
+A group is a set of launches whose result depends on the same inputs: "fine", "coarse", "coords", "decode", "map" and
+"pairs" on the coordinates, "weights" on the weight, "output" on everything. What another group reads is kept, and what
+the caller names; the rest is scratch and dies with the run.
 """
 
 from __future__ import annotations
 
 import ctypes
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from spconv_compiler.errors import LaunchError
 from spconv_compiler.plan import Launch, Plan, evaluate
@@ -63,17 +63,28 @@ class CpuPlan:
         }
         return {name for name in mine if name in others or name.endswith(_STATUS)} - self._inputs
 
+    def calls(self, group: str) -> list[tuple[int, tuple[str, ...]]]:
+        """(address of the function, names of its arguments) of each launch of a group."""
+        return [
+            (ctypes.cast(call.function, ctypes.c_void_p).value or 0, call.names) for call in self._calls.get(group, ())
+        ]
+
     def run(
-        self, group: str, values: Mapping[str, int], kept: Mapping[str, CpuBuffer] | None = None
+        self,
+        group: str,
+        values: Mapping[str, int],
+        kept: Mapping[str, CpuBuffer] | None = None,
+        also: Iterable[str] = (),
     ) -> dict[str, CpuBuffer]:
         """Runs a group's launches in order.
 
         Args:
             values: all symbols, and the addresses of the plan's inputs that the group uses.
             kept: buffers that earlier groups returned.
+            also: names of further buffers to return.
 
         Returns:
-            The buffers that other groups read, and those called "…status".
+            The buffers that other groups read, those called "…status", and those in `also`.
 
         Raises:
             LaunchError: out of memory, out of threads, or a size beyond the plan's limits.
@@ -83,7 +94,7 @@ class CpuPlan:
             values[name] = buffer.pointer
         for call in self._calls.get(group, ()):
             self._launch(call, values, buffers)
-        return {name: buffers[name] for name in self._kept.get(group, ())}
+        return {name: buffers[name] for name in self._kept.get(group, set()).union(also)}
 
     def _launch(self, call: _Call, values: dict[str, int], buffers: dict[str, CpuBuffer]) -> None:
         for name in call.buffers:

@@ -100,10 +100,11 @@ class SimDevice:
         with self._lock:
             self.memory.copy_in(buffer.pointer, bytes_at(source, buffer.nbytes))
 
-    def copy_out(self, target: int, buffer: Buffer, stream: None = None) -> None:
+    def copy_out(self, target: int, buffer: Buffer, stream: None = None, nbytes: int | None = None) -> None:
         assert isinstance(buffer, SimBuffer)
+        size = buffer.nbytes if nbytes is None else nbytes
         with self._lock:
-            bytes_at(target, buffer.nbytes)[:] = self.memory.copy_out(buffer.pointer, buffer.nbytes)
+            bytes_at(target, size)[:] = self.memory.copy_out(buffer.pointer, size)
 
     def launch(
         self,

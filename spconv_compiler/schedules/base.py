@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from spconv_compiler.schedules.cost import Work, Workload
 from spconv_compiler.targets.base import Target
 
 
@@ -61,6 +62,10 @@ class GemmSchedule:
     def reject(self, problem: Problem, target: Target) -> str | None:
         """Why this schedule cannot serve the problem on the target, or None when it can."""
         raise NotImplementedError
+
+    def work(self, problem: Problem, target: Target, workload: Workload) -> Work | None:
+        """What it does to a problem that is not rejected; None where nobody has worked that out."""
+        return None
 
     def choose(self, problem: Problem, target: Target) -> Chosen:
         """The parameters for a problem that is not rejected."""

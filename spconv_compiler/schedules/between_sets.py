@@ -5,10 +5,14 @@ from __future__ import annotations
 from spconv_compiler.errors import Rejection, ScheduleError
 from spconv_compiler.schedules.base import Choice, Chosen
 from spconv_compiler.schedules.chunk_stationary import CHUNK_ROWS
-from spconv_compiler.targets.base import CpuTarget, Target
+from spconv_compiler.targets.base import CpuTarget, GpuTarget, Target
 
-OUTPUTS = "sorted_keys"
-POOL = "chunk_pool"
+OUTPUTS, GPU_OUTPUTS = "sorted_keys", "marked_cells"
+POOL, GPU_POOL = "chunk_pool", "row_pool"
+# Lanes of a workgroup of the GPU kernels here.
+LANES = 256
+# The map that every gemm between two sets runs over on a GPU.
+GPU_MAP = Choice("coarse_grid", {"block": LANES})
 
 
 def choose_outputs(target: Target) -> Choice:
@@ -17,8 +21,9 @@ def choose_outputs(target: Target) -> Choice:
     Raises:
         ScheduleError: the target has none.
     """
-    _check_processor("the coordinates of outputs", OUTPUTS, target)
-    return Choice(OUTPUTS)
+    if isinstance(target, CpuTarget):
+        return Choice(OUTPUTS)
+    return _for_gpu("the coordinates of outputs", GPU_OUTPUTS, target, (("or", "i32"), ("add", "i32")))
 
 
 def choose_pool(target: Target) -> Chosen:
@@ -27,16 +32,17 @@ def choose_pool(target: Target) -> Chosen:
     Raises:
         ScheduleError: the target has none.
     """
-    _check_processor("a pool", POOL, target)
-    return Chosen(
-        map=Choice("sorted_keys"),
-        pairs=Choice("chunk_tap_row", {"chunk_rows": CHUNK_ROWS}),
-        weights=Choice("none"),
-        gemm=Choice(POOL, {"chunk_rows": CHUNK_ROWS}),
-    )
+    if isinstance(target, CpuTarget):
+        chunks = {"chunk_rows": CHUNK_ROWS}
+        return Chosen(Choice("sorted_keys"), Choice("chunk_tap_row", chunks), Choice("none"), Choice(POOL, chunks))
+    pool = _for_gpu("a pool", GPU_POOL, target, (("umin", "i32"),))
+    return Chosen(GPU_MAP, Choice("output_table"), Choice("none"), pool)
 
 
-def _check_processor(what: str, schedule: str, target: Target) -> None:
-    if not isinstance(target, CpuTarget):
-        reason = f"it is for processor cores, and {target.name} is a GPU"
-        raise ScheduleError(f"no schedule serves {what} on {target.name}", (Rejection(schedule, reason),))
+def _for_gpu(what: str, schedule: str, target: Target, atomics: tuple[tuple[str, str], ...]) -> Choice:
+    assert isinstance(target, GpuTarget)
+    for atomic in atomics:
+        if atomic not in target.atomics:
+            reason = f"{target.name} has no atomic {atomic[0]} of {atomic[1]}"
+            raise ScheduleError(f"no schedule serves {what} on {target.name}", (Rejection(schedule, reason),))
+    return Choice(schedule, {"block": LANES})

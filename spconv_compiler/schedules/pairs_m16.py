@@ -8,6 +8,8 @@ LDS. It re-reads the weights for every 16 rows; it is kept as the baseline that 
 from __future__ import annotations
 
 from spconv_compiler.schedules.base import Choice, Chosen, GemmSchedule, Problem
+from spconv_compiler.schedules.between_sets import GPU_MAP
+from spconv_compiler.schedules.cost import ATOMIC_BYTES, Work, Workload, matrix_passes
 from spconv_compiler.targets.base import GpuTarget, MmaShape, Target
 
 TILE_M = 16
@@ -26,8 +28,6 @@ class PairsM16(GemmSchedule):
     def reject(self, problem: Problem, target: Target) -> str | None:
         if not isinstance(target, GpuTarget):
             return f"it is for waves of a GPU, and {target.name} has none"
-        if problem.between_sets:
-            return "inputs and outputs are two coordinate sets; it takes the pairs of submanifold maps"
         mma = target.mma_for(problem.dtype)
         if problem.dtype not in target.dtypes or mma is None:
             shapes = sorted({shape.element for shape in target.mma})
@@ -44,6 +44,29 @@ class PairsM16(GemmSchedule):
             return f"the packed weights take {packed} bytes; at most {target.buffer_limit_bytes}"
         return None
 
+    def work(self, problem: Problem, target: Target, workload: Workload) -> Work | None:
+        assert isinstance(target, GpuTarget)
+        mma = target.mma_for(problem.dtype)
+        assert mma is not None
+        slices, columns = _slices(problem, mma)
+        pairs, size = workload.pairs(problem.taps), int(problem.dtype.lstrip("bf")) // 8
+        tiles = pairs / TILE_M * slices
+        # Weights are read anew for every tile; every slice gathers the features again.
+        weights = tiles * _padded(problem, target, mma) / slices * size
+        gathered, added = pairs * problem.c_in * size * slices, pairs * problem.c_out * 4
+        steps = -(-problem.c_in // _step(problem, target, mma)[0])
+        passes = matrix_passes(pairs, problem.c_in, problem.c_out, mma)
+        return Work(
+            passes=passes,
+            groups=tiles,
+            resident=target.waves_per_unit,
+            l2_bytes=weights + gathered + 2 * added,
+            memory_bytes=gathered + 2 * added,
+            chain_cycles=900 + 400 * steps + 4 * mma.passes * passes / pairs * TILE_M / slices,
+            atomics=added / ATOMIC_BYTES,
+            launches=2,
+        )
+
     def choose(self, problem: Problem, target: Target) -> Chosen:
         assert isinstance(target, GpuTarget)
         mma = target.mma_for(problem.dtype)
@@ -56,7 +79,7 @@ class PairsM16(GemmSchedule):
         waves = max(target.compute_units * target.waves_per_unit // slices, 1)
         panels = {"tile_n": columns, "mma_n": mma.n, "tile_k": tile_k, "chunk_k": chunk_k}
         return Chosen(
-            map=Choice("dense_grid", {"block": LANES_PER_ROW}),
+            map=GPU_MAP if problem.between_sets else Choice("dense_grid", {"block": LANES_PER_ROW}),
             pairs=Choice("tap_tile_row", {"tile_m": TILE_M}),
             weights=Choice("mma_panels", panels),
             gemm=Choice(self.name, {"tile_m": TILE_M, **panels, "k_unroll": unroll, "waves": waves}),

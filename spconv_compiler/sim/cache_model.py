@@ -31,6 +31,7 @@ class Traffic:
         written_back: changed lines that L2 gave up, and those left at the end.
         levels: for the address of each load: how many of its instructions had all lines in L1, in L2 or nearer, and
             at least one in memory.
+        asked: for the address of each load: lines that L1 did not hold.
         compute_units: those that ran anything.
     """
 
@@ -42,6 +43,7 @@ class Traffic:
     written_hits: int = 0
     written_back: int = 0
     levels: dict[int, list[int]] = dataclasses.field(default_factory=dict)
+    asked: dict[int, int] = dataclasses.field(default_factory=dict)
     compute_units: int = 0
 
     @property
@@ -53,6 +55,15 @@ class Traffic:
     def memory_lines(self) -> int:
         """Lines that move between L2 and the memory side."""
         fetched = self.loads - self.l1_hits - self.l2_hits + self.writes + self.atomics - self.written_hits
+        return fetched + self.written_back
+
+    @property
+    def moved_lines(self) -> int:
+        """Of those, lines whose contents have to move: a store that fills part of a line reads none of it.
+
+        Of stores and atomics together it is known how many found their line: atomics count as having found theirs.
+        """
+        fetched = self.loads - self.l1_hits - self.l2_hits + max(0, self.atomics - self.written_hits)
         return fetched + self.written_back
 
 
@@ -118,7 +129,7 @@ def _take(step: _Step, l1: _Cache, l2: _Cache, traffic: Traffic) -> None:
         else:
             traffic.atomics += len(step.lines)
         return
-    farthest = 0
+    farthest, held = 0, traffic.l1_hits
     for line in step.lines:
         if l1.touch(line):
             traffic.l1_hits += 1
@@ -128,6 +139,8 @@ def _take(step: _Step, l1: _Cache, l2: _Cache, traffic: Traffic) -> None:
         else:
             farthest = 2
     traffic.loads += len(step.lines)
+    asked = len(step.lines) - (traffic.l1_hits - held)
+    traffic.asked[step.code] = traffic.asked.get(step.code, 0) + asked
     traffic.levels.setdefault(step.code, [0, 0, 0])[farthest] += 1
 
 

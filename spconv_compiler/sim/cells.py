@@ -6,7 +6,8 @@ at all. Above stand the kind of the accesses in this launch (two bits) and the s
 
 A segment is one wave of one workgroup between two barriers. The segments of a workgroup between two barriers have
 consecutive numbers, and one number more stands for several of its waves; a group of one wave needs one segment in
-all, since its accesses are in order. Segments of another workgroup are never ordered, and "many" is always another.
+all, since its accesses are in order. Segments of another workgroup are ordered by a release and an acquire only
+(fences.py), and "many" is always another.
 
 No access in order is refused. What a cell cannot hold is lost: of a word that a workgroup of several waves changed,
 read and updates again, it keeps the last access that others must not meet, not every one since the last barrier. Bytes
@@ -19,6 +20,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from spconv_compiler.sim.fences import Fences
 
 READY = 31
 WHOLE_WORD = 16
@@ -82,7 +85,7 @@ def _table() -> npt.NDArray[np.uint8]:
 TABLE = _table()
 
 
-def owner(kind: int, segment: Any) -> Any:
+def owner(kind: Any, segment: Any) -> Any:
     """The upper bits of a cell."""
     return segment << SEGMENT_SHIFT | kind << KIND_SHIFT
 
@@ -97,21 +100,32 @@ def entries(
     segments: npt.NDArray[np.int64],
     groups: npt.NDArray[np.uint32],
     width: int,
+    fences: Fences | None = None,
+    *,
+    fetch: bool = False,
 ) -> npt.NDArray[np.uint8]:
     """The table's entry for each access; reads of inputs keep their cells.
 
     Args:
         cells: [n, words]. segments: [n], who accesses. groups: the workgroup of each segment.
         width: segments of a workgroup between two barriers.
+        fences: what orders workgroups, where the access respects it. fetch: a load of device scope.
     """
     kind, last = cells >> KIND_SHIFT & 3, (cells >> SEGMENT_SHIFT).astype(np.int64)
     state = np.where((kind == SETTLED) & (last == 0), UNTOUCHED, kind)
     mine = segments[:, None]
-    ours = (last != MANY) & (groups[np.where(last == MANY, 0, last)] == groups[mine])
+    known = np.where(last == MANY, 0, last)
+    ours = (last != MANY) & (groups[known] == groups[mine])
     concurrent = last >= first_of_block(mine, width)
     relation = np.where(ours, np.where(concurrent, CONCURRENT, ORDERED), FOREIGN)
     relation = np.where((last == mine) | (state == UNTOUCHED), SAME, relation)
-    return np.where(cells & ~np.uint32(STATE_BITS) == INPUT, np.uint8(0), TABLE[access, state, relation])
+    found = TABLE[access, state, relation]
+    if fences is not None and (relation == FOREIGN).any():
+        settled = (relation == FOREIGN) & fences.known(known, groups[mine])
+        # A reader leaves the cell of the writer alone: it is the one that others must not meet.
+        ordered = kind.astype(np.uint8) if fetch or access == READ else TABLE[access, state, ORDERED]
+        found = np.where(settled, ordered, found)
+    return np.where(cells & ~np.uint32(STATE_BITS) == INPUT, np.uint8(0), found)
 
 
 def first_of_block(segments: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.int64]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spconv_compiler.errors import SpconvError
+from spconv_compiler.errors import CodegenError, SpconvError
 
 
 class SimulatorError(SpconvError, RuntimeError):
@@ -23,3 +23,11 @@ class LaunchFault(SimulatorError):
 
 class Fault(SimulatorError):
     """A kernel does what it must not do; the message names kernel, instruction, wave and lane."""
+
+
+class UnsupportedError(CodegenError):
+    """An instruction that the native engine does not carry; the numpy engine may."""
+
+
+class SlowKernelWarning(UserWarning):
+    """A kernel runs on the numpy engine because of one instruction."""

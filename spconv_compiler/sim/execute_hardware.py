@@ -98,13 +98,20 @@ def load(instruction: Instruction) -> Run:
             address, defined = active.scalar_pair(base.number)
             if (~defined).any():
                 active.fail(~defined != 0, "the address is undefined")
-            place, count = moved, np.full(active.count, access.size, np.uint64)
+            place, count = moved, moved
         batch = active.batch
 
         def report(wave: int, reason: str) -> Exception:
             return batch.fault(int(active.waves[wave]), None, reason)
 
         _observe(active, address + place, access.size)
+        if not buffer:
+            segments = batch.segments[active.waves]
+            words, states = batch.memory.load_scalar(address + place, access.size, segments, report)
+            for index in range(access.dwords):
+                known = np.where(states[:, index], WHOLE, np.uint32(0))
+                active.set_scalar(target.number + index, words[:, index], known)
+            return
         for index in range(access.dwords):
             inside = np.flatnonzero(count >= np.uint64(4 * index + 4))
             data, ready = np.zeros(active.count, np.uint32), np.ones(active.count, np.bool_)

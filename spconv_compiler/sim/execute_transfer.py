@@ -13,12 +13,13 @@ import numpy as np
 
 from spconv_compiler.sim.algebra import Array
 from spconv_compiler.sim.execute_memory import KINDS, Lanes, buffer_address, global_address
+from spconv_compiler.sim.execute_order import land
 from spconv_compiler.sim.execute_vector import Registers, Run, reader
-from spconv_compiler.sim.instruction import M0, Instruction, Operand, Wait
+from spconv_compiler.sim.instruction import M0, Instruction, Operand
 from spconv_compiler.sim.lane_moves import swizzle_sources, transposed_sources
 from spconv_compiler.sim.machine import ALL, WHOLE, Active, pack, unpack
 from spconv_compiler.sim.rows import Access
-from spconv_compiler.sim.transfers import Who
+from spconv_compiler.sim.transfers import CAPACITY, Who
 
 _NONE = Operand("off", 0)
 Address = Callable[[Active], "tuple[Array, Array | None]"]
@@ -177,7 +178,7 @@ def _to_local(instruction: Instruction, register: Registers) -> Run:
         if (known != WHOLE).any():
             active.fail(known != WHOLE, "m0 is undefined")
         places, outside = address(active)
-        active.observe(active.lanes, places, access.size)
+        active.observe(active.lanes if outside is None else active.lanes & ~outside, places, access.size)
         lanes = Lanes(active, active.lanes)
         where = places[lanes.rows, lanes.lanes]
         beyond = np.zeros(len(where), np.bool_) if outside is None else outside[lanes.rows, lanes.lanes]
@@ -186,18 +187,23 @@ def _to_local(instruction: Instruction, register: Registers) -> Run:
         if len(inside):
             segments = batch.segments[lanes.waves[inside]]
             found = batch.memory.load(
-                where[inside], access.size, segments, lambda i, text: lanes.report(int(inside[i]), text)
+                where[inside],
+                access.size,
+                segments,
+                lambda i, text: lanes.report(int(inside[i]), text),
+                atomic="sc1" in instruction.modifiers,
             )
             if access.signed:
                 shift = np.uint32(32 - 8 * access.size)
                 found = ((found << shift).view(np.int32) >> np.int32(shift)).view(np.uint32)
             data[inside] = found
-        start = base[lanes.rows].astype(np.uint64) + np.uint64(offset)
-        target = start + (lanes.lanes * step).astype(np.uint64)
+        start = base[lanes.rows].astype(np.int64) + offset
+        target = (start + lanes.lanes * step).astype(np.uint64)
         if len(target):
             waves = lanes.waves
             who = Who(waves, batch.slots[waves], batch.waves[waves], batch.epochs[waves])
             batch.transfers.start(batch.local, who, target, data, lanes.report)
+            land(active, CAPACITY)
 
     return run
 
@@ -306,31 +312,6 @@ def _swizzle(instruction: Instruction, register: Registers) -> Run:
         on = active.lanes[:, lane]
         fetched = np.where(on, values[:, lane], np.uint32(0))
         active.set_vector(target, fetched, pack(unpack(ready)[:, lane] | ~on))
-
-    return run
-
-
-def count_issue(run: Run) -> Run:
-    """The instruction, counted among those that vmcnt counts."""
-
-    def counted(active: Active) -> None:
-        active.batch.transfers.issued[active.waves] += 1
-        run(active)
-
-    return counted
-
-
-def wait(instruction: Instruction) -> Run:
-    """s_waitcnt in a kernel that loads to LDS."""
-    count = Wait.read(instruction.operands[0].number).vmcnt
-
-    def run(active: Active) -> None:
-        batch = active.batch
-
-        def report(lane: int, reason: str) -> Exception:
-            return batch.fault(int(active.waves[0]), None, f"a load to LDS lands: {reason}")
-
-        batch.transfers.land(batch.local, active.waves, batch.epochs, count, report)
 
     return run
 

@@ -1,9 +1,9 @@
 """Runs kernels of a code object on numpy arrays: the reference for every faster way of running them.
 
 A launch runs batch after batch of workgroups. In a batch, the waves with the lowest program counter run together
-until a branch parts them or they meet others; at a barrier a wave waits for its workgroup. A kernel in which one
-workgroup waits for another can therefore starve; the instruction budget turns that, and any endless loop, into an
-error.
+until a branch parts them or they meet others; at a barrier a wave waits for its workgroup. A workgroup may wait for
+another one of its batch or of an earlier one. The instruction budget turns waiting for others, and any endless loop,
+into an error.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from spconv_compiler.sim import (
     execute_cross,
     execute_hardware,
     execute_memory,
+    execute_order,
     execute_scalar,
     execute_transfer,
     execute_vector,
@@ -29,6 +30,7 @@ from spconv_compiler.sim.decode import decode
 from spconv_compiler.sim.elf import Kernel, find_kernel
 from spconv_compiler.sim.errors import Fault, LaunchFault
 from spconv_compiler.sim.instruction import EXEC, Instruction, Operand
+from spconv_compiler.sim.listing import placed
 from spconv_compiler.sim.machine import ALL, AT_BARRIER, ENDED, LANES, RUNNING, Active, Batch, Observer
 from spconv_compiler.sim.memory import Allocation, Memory
 from spconv_compiler.sim.static_checks import check
@@ -36,7 +38,10 @@ from spconv_compiler.sim.waits import COUNTED_BY_VMCNT
 
 BUDGET = 200_000_000
 BARRIER_MISSED = "a wave of the workgroup has ended without reaching the barrier at which this one waits"
+FENCES = ("buffer_wbl2", "buffer_inv")
 _BATCH_WAVES = 256
+# Jumps back to one place before other waves have a turn; a jump of a loop that waits for others counts for many.
+_PATIENCE, _WAITING_LOOP = 2048, 64
 _KERNARG_POINTER = 1 << 3
 _KERNARG_ALIGNMENT = 16
 _FLOAT_MODE = 0xF0
@@ -57,14 +62,25 @@ class Counts:
 
 
 class Program:
-    """A kernel, decoded and bound to the functions that execute it."""
+    """A kernel, decoded and bound to the functions that execute it.
+
+    Attributes:
+        waiting: addresses of branches back over a look at what other workgroups write.
+    """
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.instructions = decode(kernel.code, kernel.address)
         self.index = {item.address: index for index, item in enumerate(self.instructions)}
-        loads_to_lds = any(item.row.access is not None and item.row.access.lds for item in self.instructions)
-        self.steps = [self._bind_counted(item) if loads_to_lds else self._bind(item) for item in self.instructions]
+        self.waiting = {item.address for item in self.instructions if self._waits(item)}
+        counted = any(is_counted(item) for item in self.instructions)
+        self.steps = [self._bind_counted(item) if counted else self._bind(item) for item in self.instructions]
+
+    def _waits(self, item: Instruction) -> bool:
+        if item.row.kind != "branch" or item.operands[0].number > item.address:
+            return False
+        body = self.instructions[self.index.get(item.operands[0].number, 0) : self.index[item.address]]
+        return any(each.row.name == "s_sleep" or {"sc0", "sc1"} & each.modifiers.keys() for each in body)
 
     def register(self, operand: Operand) -> int:
         """Place of a vector or accumulation register in the register file, checked against the allocation."""
@@ -76,11 +92,17 @@ class Program:
         return start + operand.number
 
     def _bind_counted(self, item: Instruction) -> Callable[[Active], Any]:
-        """In a kernel that loads straight to LDS, waits and what they count have a part in it."""
+        """In a kernel that loads straight to LDS, or has fences, waits and what they count have a part in it."""
         if item.row.kind == "wait":
-            return execute_transfer.wait(item)
-        run = self._bind(item)
-        return execute_transfer.count_issue(run) if item.row.kind in COUNTED_BY_VMCNT else run
+            return execute_order.wait(item)
+        fence = item.row.name in FENCES
+        run = execute_order.fence(item) if fence else self._bind(item)
+        access = item.row.access
+        if access is not None and item.row.kind in ("buffer", "global", "flat"):
+            if access.kind == "atomic" or access.kind == "load" and "sc1" in item.modifiers:
+                run = execute_order.note_releases(run)
+        counted = item.row.kind in COUNTED_BY_VMCNT and item.format != "SMEM"
+        return execute_order.count_issue(run) if counted else run
 
     def _bind(self, item: Instruction) -> Callable[[Active], Any]:
         match item.row.kind:
@@ -132,12 +154,17 @@ class Program:
         return lambda active: None
 
 
-class Machine:
-    """The kernels of a code object and one device memory."""
+def is_counted(item: Instruction) -> bool:
+    """Whether waits do more in its kernel than let time pass."""
+    return item.row.name in FENCES or item.row.access is not None and item.row.access.lds
 
-    def __init__(self, kernels: Mapping[str, Kernel], budget: int = BUDGET) -> None:
+
+class Machine:
+    """The kernels of a code object and one device memory: its own, or one that is given."""
+
+    def __init__(self, kernels: Mapping[str, Kernel], budget: int = BUDGET, memory: Memory | None = None) -> None:
         self.kernels = kernels
-        self.memory = Memory()
+        self.memory = Memory() if memory is None else memory
         self.budget = budget
         self.observer: Observer | None = None
         self._programs: dict[str, Program] = {}
@@ -148,7 +175,8 @@ class Machine:
             program = Program(find_kernel(self.kernels, name))
             violations = check(program.instructions)
             if violations:
-                raise Fault(f"{name}: {len(violations)} violations, the first at {violations[0]}")
+                fault = Fault(f"{name}: {len(violations)} violations, the first at {violations[0]}")
+                raise placed(fault, name, program.instructions, violations[0].instruction.address)
             self._programs[name] = program
         return self._programs[name]
 
@@ -188,7 +216,12 @@ class Machine:
                 batch = _make_batch(self.memory, program.kernel, groups[start : start + step], waves)
                 batch.observer = self.observer
                 _set_registers(batch, kernarg.address, sizes, block)
-                _Run(batch, program, self.budget, counts).run()
+                try:
+                    _Run(batch, program, self.budget, counts).run()
+                except Fault as fault:
+                    if batch.at is None:
+                        raise
+                    raise placed(fault, name, program.instructions, batch.at.address) from fault
         finally:
             self.memory.free(kernarg)
         return counts
@@ -269,24 +302,35 @@ class _Run:
 
     def __init__(self, batch: Batch, program: Program, budget: int, counts: Counts) -> None:
         self.batch, self.program, self.budget, self.counts = batch, program, budget, counts
+        self.jumps = 0
         counts.waves += batch.count
 
     def run(self) -> None:
-        batch = self.batch
+        batch, before = self.batch, -1
         while True:
             running = batch.status == RUNNING
             if running.any():
-                low = int(batch.position[running].min())
-                chosen = running & (batch.position == low)
+                # Those behind have their turn first, and meet the others. But they may wait for those in front.
+                place = int(batch.position[running].min())
+                if place != before:
+                    self.jumps = 0
+                before, ahead = place, self.jumps >= _PATIENCE
+                if ahead:
+                    self._release()
+                    running = batch.status == RUNNING
+                    place, self.jumps = int(batch.position[running].max()), 0
+                chosen = running & (batch.position == place)
                 rest = batch.position[running & ~chosen]
-                self._straight(Active(batch, np.flatnonzero(chosen)), low, int(rest.min()) if len(rest) else -1)
+                meet = int(rest.min()) if len(rest) and not ahead else -1
+                self._straight(Active(batch, np.flatnonzero(chosen)), place, meet)
             elif not self._release():
                 return
 
     def _release(self) -> bool:
-        """Lets workgroups go on that wait at a barrier as a whole; False when all waves have ended."""
+        """Lets workgroups go on that wait at a barrier as a whole; False when there are none."""
         batch = self.batch
-        waiting = batch.status == AT_BARRIER
+        running = np.bincount(batch.slots, batch.status == RUNNING)[batch.slots] > 0
+        waiting = (batch.status == AT_BARRIER) & ~running
         left = np.bincount(batch.slots, batch.status == ENDED)[batch.slots] > 0
         if (waiting & left).any():
             wave = int((waiting & left).argmax())
@@ -310,8 +354,13 @@ class _Run:
             place += 1
             if item.row.kind == "branch":
                 target = program.index[item.operands[0].number]
+                if target < place and found.any():
+                    self.jumps += _WAITING_LOOP if item.address in program.waiting else 1
                 if found.all():
                     place = target
+                    if self.jumps >= _PATIENCE:
+                        batch.position[active.waves] = place
+                        return
                 elif found.any():
                     batch.position[active.waves] = np.where(found, target, place)
                     return

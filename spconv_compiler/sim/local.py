@@ -155,6 +155,19 @@ class LocalMemory:
         self._set_writer(at, mine)
         self._conflict(self._cells[at] >> WRITER_SHIFT & TAG, mine, at[1], "writes what this one writes", report)
 
+    def land(self, addresses: Addresses, groups: Ints, waves: Ints, epochs: Ints, report: Report) -> None:
+        """Words that a load has written as unwritten ones become defined; nobody may have written them meanwhile."""
+        at, cells = self._cells_of(addresses.astype(np.int64), 4, groups)
+        written = cells & INITIALISED != 0
+        if written.any():
+            lane = int(np.argwhere(written)[0][0])
+            raise report(lane, f"written after the load was issued: byte {addresses[lane]} of local memory")
+        mine = tags(waves, epochs).astype(np.uint32)[:, None]
+        self._conflict(cells >> READER_SHIFT, mine, at[1], "reads what this one writes", report)
+        self._conflict(cells >> WRITER_SHIFT & TAG, mine, at[1], "writes what this one writes", report)
+        self._cells[at] |= np.uint32(INITIALISED)
+        self._set_writer(at, mine)
+
     def update(
         self,
         addresses: Addresses,

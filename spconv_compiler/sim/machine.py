@@ -79,13 +79,18 @@ class Batch:
         self.segments = np.zeros(count, np.int64)
         self._begin_epoch(np.ones(count, np.bool_))
         self.transfers = Transfers(count)
+        # Of releases: the count of issued instructions with it, 0 for none; of acquires: the last release noted.
+        self.releasing, self.noted = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self.private = PrivateMemory(count, self.kernel.descriptor.scratch_bytes)
         self.ticks = 0
         self.at: Instruction | None = None
 
     def _begin_epoch(self, chosen: Array) -> None:
         slots, place = np.unique(self.slots[chosen], return_inverse=True)
-        first = self.memory.begin_epoch(self.groups[slots * self.group_waves])
+        leaders = slots * self.group_waves
+        first = self.memory.begin_epoch(self.groups[leaders])
+        if self.group_waves > 1:
+            self.memory.fences.follow(first, self.segments[leaders])
         self.segments[chosen] = first[place] + self.waves[chosen]
 
     def pass_barrier(self, waiting: Array) -> None:

@@ -15,6 +15,7 @@ from spconv_compiler.sim import cells as rules
 from spconv_compiler.sim.arena import PAGE, Allocation, Arena, Words
 from spconv_compiler.sim.cells import INPUT, READY, STATE_BITS
 from spconv_compiler.sim.errors import LaunchFault
+from spconv_compiler.sim.fences import Fences
 
 __all__ = ["Addresses", "Allocation", "Ints", "Memory", "Report", "Words", "turns"]
 
@@ -29,19 +30,21 @@ class Memory(Arena):
 
     Attributes:
         groups: uint32, the workgroup of each segment. width: segments of a workgroup between two barriers.
-        next_segment: the first number not given out yet in this launch.
+        next_segment: the first number not given out yet in this launch. fences: the order between workgroups.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.groups = np.zeros(rules.MANY + 1, np.uint32)
         self.width, self.next_segment = 1, 1
+        self.fences = Fences(rules.MANY + 1)
 
     # Launches.
 
     def begin_launch(self, waves: int) -> None:
         """Forgets who touched what; `waves` is the number of waves of a workgroup."""
         self.width, self.next_segment = (1 if waves == 1 else waves + 1), 1
+        self.fences.begin_launch()
         for item in self._live:
             if item.writable:
                 first = (item.address - self.base) // 4
@@ -92,11 +95,21 @@ class Memory(Arena):
             raise report(int(lane), f"{reason}: {self.describe(self.base + int(places[lane]) + int(part) * bytes_)}")
         return words, cells
 
-    def _own(self, words: Ints, access: int, segments: Ints, report: Report, *, scalar: bool = False) -> None:
+    def _own(
+        self,
+        words: Ints,
+        access: int,
+        segments: Ints,
+        report: Report,
+        *,
+        scalar: bool = False,
+        fetch: bool = False,
+    ) -> None:
         """Notes the accesses in the cells; one that is not in order with an earlier one is an error."""
         cells, lanes = self._cells[words], np.arange(len(words))
         while len(words):
-            found = rules.entries(cells, access, segments, self.groups, self.width)
+            fences = None if scalar else self.fences
+            found = rules.entries(cells, access, segments, self.groups, self.width, fences, fetch=fetch)
             race = found >= rules.RACE
             if scalar:
                 race = race | (found & 3 != rules.READ) & (cells & ~np.uint32(STATE_BITS) != INPUT)
@@ -125,7 +138,7 @@ class Memory(Arena):
         """uint32 [n, max(1, size / 4)]; bytes and halves are zero-extended. atomic: a load of device scope."""
         places = self._places(addresses, size, report)
         words, _ = self._check(places, size, True, report)
-        self._own(words, rules.UPDATE if atomic else rules.READ, segments, report)
+        self._own(words, rules.UPDATE if atomic else rules.READ, segments, report, fetch=atomic)
         if size >= 4:
             return np.asarray(self._words[words])
         raw = self._words.view(np.uint8 if size == 1 else np.uint16)[places // size]

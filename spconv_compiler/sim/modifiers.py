@@ -236,12 +236,14 @@ def _packed(row: Row, modifiers: Modifiers) -> Row:
     operation = row.saturated if modifiers.clamp and row.results[0] == "pki" else row.meaning
     assert operation is not None
     wide = row.results[0] == "p32"
+    # A source of which both results take the lower half is read no further: its upper half may be undefined.
+    only_low = [wide and not (modifiers.op_sel | modifiers.op_sel_hi) >> i & 1 for i in range(len(row.sources))]
     clamp = _clamp("f32" if wide else "f16") if modifiers.clamp and operation is row.meaning else None
 
     def value(source: Array, index: int, upper: int, negated: int) -> Array:
         chosen = upper >> index & 1
         if wide:
-            bits = al.high(source) if chosen else al.low(source)
+            bits = source if only_low[index] else al.high(source) if chosen else al.low(source)
             return al.as_f32(bits ^ U32(0x80000000) if negated >> index & 1 else bits)
         bits = source >> U32(16) if chosen else source & U32(0xFFFF)
         return bits ^ U32(0x8000) if negated >> index & 1 else bits
@@ -267,7 +269,7 @@ def _packed(row: Row, modifiers: Modifiers) -> Row:
     return dataclasses.replace(
         row,
         results=(carrier,),
-        sources=(carrier,) * len(row.sources),
+        sources=tuple("u32" if low and row.packed != "move" else carrier for low in only_low),
         meaning=move if row.packed == "move" else meaning,
     )
 

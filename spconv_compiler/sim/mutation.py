@@ -4,15 +4,17 @@
     python -m spconv_compiler.sim.mutation kernel.elf …    waits and no-ops of any code object
 
 prints the share that is caught, and every mutant that is not with the reason why nothing depends on it. Waits and
-no-ops are judged by the static checks, on all paths; a kernel without one of its barriers is run.
+no-ops are judged by the static checks, on all paths; a kernel without one of its barriers is run, and so is one with a
+weaker wait where waits are for more than registers: loads straight to LDS, and fences.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from spconv_compiler.artifact import Artifact
@@ -21,11 +23,21 @@ from spconv_compiler.sim.decode import decode
 from spconv_compiler.sim.elf import CodeObject, Kernel
 from spconv_compiler.sim.errors import Fault
 from spconv_compiler.sim.instruction import Instruction, Operand, Wait
+from spconv_compiler.sim.interpreter import is_counted
 from spconv_compiler.sim.static_checks import check
 
 _S_NOP = bytes.fromhex("000080bf")
 # Kernel size, channels, key width, whether with bias and ReLU.
-_SHAPES = ((3, 16, 32, 32, False), (3, 64, 64, 64, True), (3, 128, 128, 32, False), (5, 3, 20, 32, False))
+# Kernel size, C_in, C_out, bits of keys, whether there is a bias, schedule.
+_SHAPES = (
+    (3, 16, 32, 32, False, "pairs_m16"),
+    (3, 64, 64, 64, True, "pairs_m16"),
+    (3, 128, 128, 32, False, "pairs_m16"),
+    (5, 3, 20, 32, False, "pairs_m16"),
+    (3, 64, 96, 32, True, "output_stationary"),
+    (3, 40, 24, 32, False, "split_taps"),
+    (3, 5, 32, 32, True, "small_channels"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,13 +111,21 @@ class Found:
     missed: list[str] = dataclasses.field(default_factory=list)
 
 
-def wait_report(kernel: Kernel) -> Found:
-    """The mutants of a kernel's waits and no-ops."""
+# Raises a Fault if a kernel, by name, does what it must not do in a run.
+Run = Callable[[Mapping[str, Kernel]], Any]
+
+
+def wait_report(kernel: Kernel, run: Run | None = None) -> Found:
+    """The mutants of a kernel's waits and no-ops.
+
+    run: for waits that the static checks cannot judge.
+    """
     instructions = decode(kernel.code, kernel.address)
     dead, found = unreachable(instructions), Found()
+    watched = run is not None and any(is_counted(item) for item in instructions)
     for mutant in wait_mutants(instructions):
         found.total += 1
-        if mutant.caught():
+        if mutant.caught() or watched and run is not None and _faults(kernel, mutant, run):
             found.caught += 1
         else:
             item = instructions[mutant.index]
@@ -113,6 +133,20 @@ def wait_report(kernel: Kernel) -> Found:
             reason = "no path leads here" if mutant.index in dead else _purpose(mutant.index, instructions)
             found.missed.append(f"  0x{item.address:x}: {item}: {mutant.change}: {reason}")
     return found
+
+
+def _faults(kernel: Kernel, mutant: Mutant, run: Run) -> bool:
+    """Whether a run finds a weaker wait."""
+    item = mutant.instructions[mutant.index]
+    if item.row.kind != "wait":
+        return False
+    at, bits = item.address - kernel.address, item.operands[0].number
+    code = kernel.code[:at] + bits.to_bytes(2, "little") + kernel.code[at + 2 :]
+    try:
+        run({kernel.name: dataclasses.replace(kernel, code=code)})
+    except Fault:
+        return True
+    return False
 
 
 def _purpose(index: int, instructions: Sequence[Instruction]) -> str:
@@ -134,17 +168,28 @@ def without_barrier(kernel: Kernel, item: Instruction) -> Kernel:
 
 def barrier_report(artifact: Artifact, coords: Any, features: Any, weight: Any, bias: Any = None) -> Found:
     """Runs a convolution once for each barrier of its kernels, without that barrier."""
+    return barriers_of(artifact, functools.partial(_run, artifact, coords, features, weight, bias))
+
+
+def _run(artifact: Artifact, coords: Any, features: Any, weight: Any, bias: Any, changed: Mapping[str, Kernel]) -> None:
+    """Runs a convolution with other kernels in place of some of its own."""
+    from spconv_compiler.sim.native.machine import NativeMachine
     from spconv_compiler.sim.run_plan import run_conv
 
+    kernels = {**CodeObject(artifact.object).kernels, **changed}
+    run_conv(artifact, coords, features, weight, bias, kernels=kernels, engine=NativeMachine)
+
+
+def barriers_of(artifact: Artifact, run: Run) -> Found:
+    """Calls run, which raises a Fault if something is wrong, with each kernel that has a barrier, without that one."""
     kernels, found = CodeObject(artifact.object).kernels, Found()
     for name, kernel in kernels.items():
         for item in decode(kernel.code, kernel.address):
             if item.row.kind != "barrier":
                 continue
             found.total += 1
-            mutated = {**kernels, name: without_barrier(kernel, item)}
             try:
-                run_conv(artifact, coords, features, weight, bias, kernels=mutated)
+                run({name: without_barrier(kernel, item)})
             except Fault:
                 found.caught += 1
             else:
@@ -152,8 +197,8 @@ def barrier_report(artifact: Artifact, coords: Any, features: Any, weight: Any, 
     return found
 
 
-def _convolutions() -> Iterator[tuple[str, Artifact, tuple[Any, ...]]]:
-    """(name, artifact, arguments of run_conv) of convolutions that take every kernel the project emits."""
+def _convolutions() -> Iterator[tuple[str, Artifact, Run]]:
+    """(name, artifact, how to run it) of ops that take every kernel the project emits."""
     import numpy as np
 
     from spconv_compiler.compiler import compile_conv
@@ -162,22 +207,32 @@ def _convolutions() -> Iterator[tuple[str, Artifact, tuple[Any, ...]]]:
     cells = rng.choice(20**3, 2500, replace=False)
     coords = np.stack([np.zeros_like(cells), *np.unravel_index(cells, (20, 20, 20))], axis=1).astype(np.int32)
     for dtype in ("bf16", "f16", "f32"):
-        for kernel, c_in, c_out, key_width, bias in _SHAPES:
+        for kernel, c_in, c_out, key_width, bias, schedule in _SHAPES:
             artifact = compile_conv(
                 kernel, c_in, c_out, key_width, dtype=dtype, bias=bias, activation="relu" if bias else "none",
-                target="gfx950",
+                target="gfx950", schedule=schedule,
             )  # fmt: skip
             features = rng.integers(-2, 3, (len(coords), c_in)).astype(np.float32)
             weight = rng.integers(-2, 3, (c_out, kernel, kernel, kernel, c_in)).astype(np.float32)
             biases = rng.integers(-2, 3, c_out).astype(np.float32) if bias else None
-            name = f"{dtype} {kernel}^3 {c_in} → {c_out}, {key_width}-bit keys"
-            yield name, artifact, (coords, features, weight, biases)
+            name = f"{dtype} {kernel}^3 {c_in} → {c_out}, {key_width}-bit keys, {schedule}"
+            yield name, artifact, functools.partial(_run, artifact, coords, features, weight, biases)
+    for key_width in (32, 64):
+        artifact = compile_conv(
+            3, 16, 32, key_width, dtype="bf16", target="gfx950", schedule="pairs_m16", mapper="z_delta"
+        )
+        features, weight = np.ones((len(coords), 16), np.float32), np.ones((32, 3, 3, 3, 16), np.float32)
+        name = f"map by search, {key_width}-bit keys"
+        yield name, artifact, functools.partial(_run, artifact, coords, features, weight, None)
+    from spconv_compiler.sim.mutation_cross import cross_ops
+
+    yield from cross_ops()
 
 
 def emitted_report() -> Iterator[str]:
     """The report of every kernel the project emits, each distinct kernel once."""
     waits, barriers, seen = Found(), Found(), set[tuple[str, bytes]]()
-    for name, artifact, arguments in _convolutions():
+    for name, artifact, run in _convolutions():
         yield f"{name}"
         fresh = False
         for kernel in CodeObject(artifact.object).kernels.values():
@@ -185,12 +240,12 @@ def emitted_report() -> Iterator[str]:
                 continue
             seen.add((kernel.name, kernel.code))
             fresh |= any(item.row.kind == "barrier" for item in decode(kernel.code, kernel.address))
-            found = wait_report(kernel)
+            found = wait_report(kernel, run)
             yield f"  {kernel.name}: {found.caught} of {found.total} caught"
             yield from (f"  {line}" for line in found.missed)
             _add(waits, found)
         if fresh:
-            found = barrier_report(artifact, *arguments)
+            found = barriers_of(artifact, run)
             yield f"  barriers: {found.caught} of {found.total} caught"
             yield from (f"  {line}" for line in found.missed)
             _add(barriers, found)

@@ -113,7 +113,8 @@ def compile_reference(channels: int, columns: int, k_unroll: int) -> Kernel:
         dataclasses.replace(
             stage,
             passes=tuple(
-                FixedSchedule(target=item.target) if isinstance(item, ChooseSchedule) else item for item in stage.passes
+                FixedSchedule(target=item.target, schedule="pairs_m16") if isinstance(item, ChooseSchedule) else item
+                for item in stage.passes
             ),
         )
         for stage in stages_for(GFX950)

@@ -106,13 +106,14 @@ def run_conv(
     budget: int = BUDGET,
     reverse: bool = False,
     kernels: Mapping[str, Kernel] | None = None,
+    engine: Callable[[Mapping[str, Kernel], int], Any] = Machine,
 ) -> npt.NDArray[np.float32]:
     """A submanifold convolution, run from its linked code object.
 
     Args:
         artifact: what compile_conv gives for a GPU target.
         coords: int [N, 4] (batch, z, y, x). features: [N, C_in]. weight: [C_out, kz, ky, kx, C_in]. bias: [C_out].
-        kernels: to run instead of the artifact's.
+        kernels: to run instead of the artifact's. engine: see run_plan.
 
     Returns:
         float32 [N, C_out], the values of the compiled out_dtype.
@@ -133,7 +134,7 @@ def run_conv(
     symbols = {**box.symbols(kernel, dilation), "rows": len(rows), "threads": 1}
     size = len(rows) * options["c_out"]
     found = CodeObject(artifact.object).kernels if kernels is None else kernels
-    run = run_plan(found, artifact.plan, arrays, symbols, size, budget=budget, reverse=reverse)
+    run = run_plan(found, artifact.plan, arrays, symbols, size, budget=budget, reverse=reverse, engine=engine)
     written = run.machine.memory.initialised(run.buffers["out"])
     if not written.all():
         raise Fault(f"the output is not whole: byte {int((~written).argmax())} of {len(written)} was never written")

@@ -144,9 +144,7 @@ class _Model:
 
     def _latency_cycles(self, units: float) -> float:
         """Cycles that all waves take one after another, over the places that they have."""
-        alone = wave_cycles(
-            self.instructions, self.by_address, self.counters.waves, self._latencies(), self.which
-        )
+        alone = wave_cycles(self.instructions, self.by_address, self.counters.waves, self._latencies(), self.which)
         places = units * chip.SIMDS * max(self.counters.occupancy.waves_per_simd, 1 / chip.SIMDS)
         return alone * max(1.0, self.counters.waves / places)
 

@@ -1,12 +1,14 @@
 """What is under way besides registers: loads straight to LDS, and the scratch memory of lanes.
 
 A load to LDS may land at any time from its issue to the wait that covers it. Its bytes are therefore written at issue
-as bytes that nobody wrote, and once more, defined, by the wait.
+as bytes that nobody wrote; the wait makes them defined. So an early read is found as one of what nobody wrote, and a
+write in between as one whose order with the load nothing decides.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from spconv_compiler.sim.local import LocalMemory
 from spconv_compiler.sim.memory import Report
 
 # vmcnt counts to 63: the next instruction waits by itself.
-_CAPACITY = 63
+CAPACITY = 63
 
 
 @dataclasses.dataclass
@@ -34,12 +36,12 @@ class Who:
 
 @dataclasses.dataclass
 class Flight:
-    """A load to LDS: who, how many vector memory instructions each wave had issued with it, where, what [n, words]."""
+    """A load to LDS: who, how many vector memory instructions each wave had issued with it, where, bytes of a lane."""
 
     who: Who
     order: Array
     places: Array
-    data: Array
+    size: int
 
 
 class Transfers:
@@ -50,32 +52,42 @@ class Transfers:
         self.flights: list[Flight] = []
 
     def start(self, local: LocalMemory, who: Who, places: Array, data: Array, report: Report) -> None:
-        """A load whose instruction has been counted already: bytes of LDS become unwritten."""
-        self.flights.append(Flight(who, self.issued[who.waves], places, data))
-        _store(local, who, places, data, report, defined=False)
+        """A load [n, words] whose instruction has been counted already: bytes of LDS become unwritten."""
+        self.flights.append(Flight(who, self.issued[who.waves], places, 4 * data.shape[1]))
+        issue(local, who, places, data, report)
 
-    def land(self, local: LocalMemory, waves: Array, epochs: Array, count: int, report: Report) -> None:
-        """The wait of some waves for at most `count` younger instructions: older loads are there now."""
+    def land(self, local: LocalMemory, waves: Array, epochs: Array, count: int, report: Callable[..., Report]) -> None:
+        """The wait of some waves for at most `count` younger instructions: older loads are there now.
+
+        report: from the waves of lanes to a Report.
+        """
         rest = []
         for flight in self.flights:
-            young = self.issued[flight.who.waves] - flight.order < min(count, _CAPACITY)
+            young = self.issued[flight.who.waves] - flight.order < min(count, CAPACITY)
             done = np.isin(flight.who.waves, waves) & ~young
             if done.any():
                 who = flight.who.chosen(done)
                 # The order with other waves counts from here on.
                 who.epochs = epochs[who.waves]
-                _store(local, who, flight.places[done], flight.data[done], report, defined=True)
+                arrive(local, who, flight.places[done], flight.size, report(who.waves))
             if not done.all():
                 left = ~done
-                rest.append(Flight(flight.who.chosen(left), flight.order[left], flight.places[left], flight.data[left]))
+                rest.append(Flight(flight.who.chosen(left), flight.order[left], flight.places[left], flight.size))
         self.flights = rest
 
 
-def _store(local: LocalMemory, who: Who, places: Array, data: Array, report: Report, *, defined: bool) -> None:
-    ready = np.full((len(places), 1), defined)
+def issue(local: LocalMemory, who: Who, places: Array, data: Array, report: Report) -> None:
+    """Writes the words of lanes, as ones that nobody wrote."""
+    ready = np.zeros((len(places), 1), np.bool_)
     for word in range(data.shape[1]):
         where = places + np.uint64(4 * word)
         local.store(where, 4, data[:, word : word + 1], ready, who.slots, who.numbers, who.epochs, report)
+
+
+def arrive(local: LocalMemory, who: Who, places: Array, size: int, report: Report) -> None:
+    """The words of lanes, `size` bytes each, are there."""
+    for byte in range(0, size, 4):
+        local.land(places + np.uint64(byte), who.slots, who.numbers, who.epochs, report)
 
 
 class PrivateMemory:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,14 +28,22 @@ MOST_WATCHED = 1024
 
 @dataclasses.dataclass(frozen=True)
 class WatchedLaunch:
-    """Counters and modelled time of one launch."""
+    """Counters and modelled time of one launch.
+
+    Attributes:
+        moved_bytes: between the L2 caches and memory (cache_model.Traffic).
+        by_address: how often each instruction ran.
+    """
 
     counters: LaunchCounters
     band: Band
+    moved_bytes: int
+    by_address: Mapping[int, int] = dataclasses.field(default_factory=dict, repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
-        return {"counters": self.counters.to_json(), "modelled": self.band.to_json()}
+        found = {"counters": self.counters.to_json(), "modelled": self.band.to_json()}
+        return {**found, "moved_bytes": self.moved_bytes}
 
 
 class WatchedMachine:
@@ -86,10 +94,9 @@ class WatchedMachine:
         traffic = replay(counter.trace(), kinds, max(1, counters.occupancy.groups_per_unit))
         replayed = sum(group % chip.CHIPLETS == 0 for group in sample)
         touched = sum(argument.size for argument in arguments if isinstance(argument, Allocation))
-        band = model_launch(
-            program.instructions, counts.by_address, counters, traffic, groups / max(1, replayed), touched
-        )
-        self.launches.append(WatchedLaunch(counters, band))
+        scale = groups / max(1, replayed)
+        band = model_launch(program.instructions, counts.by_address, counters, traffic, scale, touched)
+        self.launches.append(WatchedLaunch(counters, band, round(128 * scale * traffic.moved_lines), counts.by_address))
         return counts
 
     def _every(self, groups: int) -> int:

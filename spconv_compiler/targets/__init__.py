@@ -9,10 +9,11 @@ from spconv_compiler.errors import InputError
 from spconv_compiler.targets.base import CpuTarget, GpuTarget, MmaShape, Target
 from spconv_compiler.targets.cpu import LEVELS
 from spconv_compiler.targets.gfx950 import GFX950, GFX950_SIM
+from spconv_compiler.targets.sm_90 import SM_90
 
 __all__ = ["CpuTarget", "GpuTarget", "MmaShape", "Target", "code_target", "get_target", "target_names"]
 
-_TARGETS: dict[str, Target] = {target.name: target for target in (GFX950, GFX950_SIM, *LEVELS)}
+_TARGETS: dict[str, Target] = {target.name: target for target in (GFX950, GFX950_SIM, SM_90, *LEVELS)}
 
 
 def target_names() -> list[str]:

@@ -55,6 +55,24 @@ class Target:
 
 
 @dataclasses.dataclass(frozen=True)
+class Rates:
+    """How fast a GPU is, as far as the choice of a schedule needs to know (schedules/cost.py).
+
+    Attributes:
+        clock_ghz: of the compute units. matrix_pipes: of one of them.
+        l2_bytes_per_clock: of one chiplet's second-level cache. memory_tb_s: behind those caches.
+        atomics_g_s: float atomics on 64 bytes, a nanosecond, whole chip. launch_us: of one kernel.
+    """
+
+    clock_ghz: float
+    matrix_pipes: int
+    l2_bytes_per_clock: float
+    memory_tb_s: float
+    atomics_g_s: float
+    launch_us: float
+
+
+@dataclasses.dataclass(frozen=True)
 class GpuTarget(Target):
     """A GPU.
 
@@ -67,8 +85,12 @@ class GpuTarget(Target):
         buffer_limit_bytes: how far 32-bit buffer addressing reaches.
         mma: matrix instructions, preferred first.
         atomics: (kind, dtype) pairs that are one instruction without a loop.
+        chiplets: parts with a second-level cache of their own; workgroups go to them in turn.
+        rates: how fast it is, if that is known; without, the first schedule that serves is chosen.
         simulated: whether code runs on the simulator instead of a GPU.
         code_of: the target whose code this one runs; "": its own.
+        warpgroup_dtypes: what warpgroups of four waves multiply out of shared memory.
+        runtime: whose driver runs it: "hip" or "cuda".
     """
 
     chip: str
@@ -80,8 +102,12 @@ class GpuTarget(Target):
     buffer_limit_bytes: int
     mma: tuple[MmaShape, ...]
     atomics: tuple[tuple[str, str], ...]
+    chiplets: int = 1
+    rates: Rates | None = None
     simulated: bool = False
     code_of: str = ""
+    warpgroup_dtypes: tuple[str, ...] = ()
+    runtime: str = "hip"
 
     @property
     def narrow_cells(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from spconv_compiler.targets.base import GpuTarget, MmaShape
+from spconv_compiler.targets.base import GpuTarget, MmaShape, Rates
 
 GFX950 = GpuTarget(
     name="gfx950",
@@ -27,7 +27,17 @@ GFX950 = GpuTarget(
         MmaShape(16, 16, 32, "f16", "rocdl.mfma.f32.16x16x32.f16", passes=4),
         MmaShape(16, 16, 4, "f32", "rocdl.mfma.f32.16x16x4f32", passes=8),
     ),
-    atomics=(("fadd", "f32"), ("add", "i32"), ("umin", "i32")),
+    atomics=(("fadd", "f32"), ("add", "i32"), ("umin", "i32"), ("or", "i32")),
+    chiplets=8,
+    # The likely values of the simulator's timing model, sim/chip.py, where their sources are.
+    rates=Rates(
+        clock_ghz=2.2,
+        matrix_pipes=4,
+        l2_bytes_per_clock=0.7 * 16 * 128,
+        memory_tb_s=13.0,
+        atomics_g_s=75.0,
+        launch_us=3.0,
+    ),
 )
 
 # The same code object, run by the simulator (sim/).

@@ -2,9 +2,16 @@
 
     spconv-bench cpu                   all frames and widths
     spconv-bench cpu --peer spconv     beside spconv's CPU wheel, in the same run
+    spconv-bench cpu --maps            from coordinates to pairs alone, submanifold and strided; also with --peer spconv
+    spconv-bench scaling               time and memory of maps as the number of voxels doubles; table and plot
     spconv-bench cpu --quick           a minute instead of a quarter of an hour
     spconv-bench sim                   the gfx950 simulator on one layer: its speed and memory on this machine
+    spconv-bench sim --schedules       every gemm schedule on one layer: counters side by side, modelled times
     spconv-bench sim --counters        and what it counts; times of gfx950 are modelled
+    spconv-bench sim --maps            coordinates to pairs by both mappers, counted and modelled
+    spconv-bench report                a page with rooflines, counters and annotated assembly of one convolution
+    spconv-bench gpu --peers spconv    an NVIDIA GPU, beside other libraries in the same run
+    spconv-bench net --peer spconv     a whole network, end to end, beside the same in spconv's layers
 
 Exit codes: 0 done, 1 failed or a result is wrong, 2 usage.
 """
@@ -21,6 +28,11 @@ from typing import TYPE_CHECKING, Any
 
 from spconv_compiler import env
 from spconv_compiler.errors import InputError
+from spconv_compiler.tools.bench_gpu import add_gpu, run_gpu
+from spconv_compiler.tools.bench_maps import add_scaling, run_maps, run_scaling
+from spconv_compiler.tools.bench_net import add_net, run_net
+from spconv_compiler.tools.bench_report import add_report, run_report
+from spconv_compiler.tools.bench_schedules import run_schedules
 from spconv_compiler.tools.console import (
     FAILURE,
     USAGE,
@@ -51,14 +63,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="spconv-bench", description="Measures kernels on this machine.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="cpu|sim")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="cpu|sim|scaling|net|gpu|report")
     _add_cpu(commands)
     _add_sim(commands)
+    add_scaling(commands)
+    add_net(commands)
+    add_gpu(commands)
+    add_report(commands)
     return parser
 
 
 def _add_cpu(commands: Any) -> None:
     cpu = commands.add_parser("cpu", help="submanifold 3x3x3 convolutions on this host's cores")
+    cpu.add_argument("--maps", action="store_true", help="only maps: submanifold and strided, on more frames")
     cpu.add_argument("--peer", choices=("spconv",), help="measure spconv's CPU wheel in the same rounds")
     cpu.add_argument("--frames", nargs="+", metavar="NAME", help="voxel sets (default: the real ones where present)")
     cpu.add_argument("--channels", nargs="+", type=positive, metavar="C", help=f"widths (default: {_CHANNELS})")
@@ -79,6 +96,10 @@ def _add_cpu(commands: Any) -> None:
 def _add_sim(commands: Any) -> None:
     sim = commands.add_parser("sim", help="a 3x3x3 convolution for gfx950, simulated on this host")
     sim.add_argument("--counters", action="store_true", help="count and model every launch (minutes)")
+    sim.add_argument("--maps", action="store_true", help="only count and model maps and pairs, on all frames (minutes)")
+    sim.add_argument(
+        "--schedules", nargs="*", metavar="NAME", help="instead: count gemm schedules side by side (default: all legal)"
+    )
     sim.add_argument("--frame", metavar="NAME", help="voxel set (default: the ten-sweep frame, or a generated one)")
     sim.add_argument("--channels", type=positive, default=128, metavar="C", help="width (default: %(default)s)")
     sim.add_argument("--dtype", choices=("bf16", "f16", "f32"), default="bf16", help="default: %(default)s")
@@ -95,6 +116,8 @@ def _add_sim(commands: Any) -> None:
 
 
 def _cpu(arguments: argparse.Namespace) -> int:
+    if arguments.maps:
+        return run_maps(arguments)
     out = check_writable(arguments.out)
     settings = _settings(arguments)
     if importlib.util.find_spec("torch") is None:
@@ -135,10 +158,14 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 
 
 def _sim(arguments: argparse.Namespace) -> int:
+    if arguments.schedules is not None:
+        return run_schedules(arguments)
     from spconv_compiler.bench import frames, sim
 
     out = check_writable(arguments.out)
     data = arguments.data or frames.default_data()
+    if arguments.maps:
+        return _maps(arguments, data, out)
     settings = sim.Settings(
         frame=arguments.frame or frames.default_names(data)[0],
         channels=arguments.channels,
@@ -159,6 +186,21 @@ def _sim(arguments: argparse.Namespace) -> int:
     return 0 if all(result[name]["check"]["ok"] for name in ("checked", "unchecked") if name in result) else FAILURE
 
 
+def _maps(arguments: argparse.Namespace, data: Path, out: Path) -> int:
+    from spconv_compiler.bench import frames, maps
+
+    names = (arguments.frame,) if arguments.frame else frames.default_names(data)
+    settings = maps.Settings(names, data, arguments.engine == "native", arguments.sample)
+    with progress_bar(len(names)) as step:
+        entries = maps.measure(settings, step)
+    text = json.dumps(entries, indent=1).encode()
+    write_whole(out, lambda file: file.write(text))
+    print_table(*maps.table(entries))
+    say("\ncounted, and modelled: no time of gfx950 was measured; *: the mapper that the driver chooses")
+    say(f"results → {out}")
+    return 0 if all(entry["ok"] for entry in entries) else FAILURE
+
+
 def _print_sim(result: dict[str, Any]) -> None:
     from spconv_compiler.bench import sim
 
@@ -177,7 +219,7 @@ def _print_sim(result: dict[str, Any]) -> None:
         say()
 
 
-_COMMANDS = {"cpu": _cpu, "sim": _sim}
+_COMMANDS = {"cpu": _cpu, "sim": _sim, "scaling": run_scaling, "net": run_net, "gpu": run_gpu, "report": run_report}
 
 
 def _print(result: dict[str, Any]) -> None:

@@ -12,9 +12,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from spconv_compiler import env
+from spconv_compiler.epilogue import ACTIVATIONS, DEFAULT_SLOPE
 from spconv_compiler.errors import InputError, VerifyError
 from spconv_compiler.options import DTYPES, CompileOptions, triple
 from spconv_compiler.schedules import check_schedule_name
+from spconv_compiler.schedules.cost import DENSITIES, SIZES
+from spconv_compiler.schedules.mappers import check_mapper_name
 from spconv_compiler.targets import Target, get_target, target_names
 from spconv_compiler.tools.console import USAGE, guarded
 
@@ -37,6 +40,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--emit", choices=EMIT, default="object", help="what to print (default: object)")
     parser.add_argument("--target", default=None, help=f"one of {', '.join(target_names())} (default: SPCONV_TARGET)")
     parser.add_argument("--schedule", default="auto", help="name of a gemm schedule (default: auto)")
+    parser.add_argument("--explain", action="store_true", help="the same as --emit=schedules")
+    parser.add_argument("--size", choices=tuple(SIZES), default="many", help="rows to explain for (default: many)")
+    parser.add_argument("--density", choices=tuple(DENSITIES), default="usual", help="neighbours (default: usual)")
+    parser.add_argument("--mapper", default="auto", help="how a GPU builds the map: dense_grid or z_delta")
     parser.add_argument("-o", "--output", type=pathlib.Path, help="file to write (default: stdout)")
     parser.add_argument("--print-pipeline", action="store_true", help="print the passes of the target and stop")
     shape = parser.add_argument_group("a convolution by numbers")
@@ -48,21 +55,24 @@ def _parser() -> argparse.ArgumentParser:
     shape.add_argument("--dtype", choices=DTYPES, default="bf16")
     shape.add_argument("--out-dtype", choices=DTYPES)
     shape.add_argument("--bias", action="store_true")
-    shape.add_argument("--activation", choices=("none", "relu"), default="none")
+    shape.add_argument("--activation", choices=ACTIVATIONS, default="none")
+    shape.add_argument("--negative-slope", type=float, default=DEFAULT_SLOPE, help="of leaky_relu")
+    shape.add_argument("--residual", action="store_true", help="add rows of the result's type before the activation")
     return parser
 
 
 def _run(arguments: argparse.Namespace) -> int:
     check_schedule_name(arguments.schedule)
+    check_mapper_name(arguments.mapper)
     if arguments.file is not None and (arguments.c_in is not None or arguments.c_out is not None):
         raise InputError(f"{arguments.file} and --c-in or --c-out are given; accepted: a file, or numbers")
     target = get_target(arguments.target or env.TARGET.get())
     if arguments.print_pipeline:
         from spconv_compiler.pipeline import pipeline_text
 
-        print(pipeline_text(target, arguments.schedule))
+        print(pipeline_text(target, arguments.schedule, arguments.mapper))
         return 0
-    if arguments.emit == "schedules":
+    if arguments.explain or arguments.emit == "schedules":
         _write(_explain(arguments, target), arguments.output)
     elif arguments.file is not None:
         _write(_from_text(arguments, target), arguments.output)
@@ -84,8 +94,11 @@ def _options(arguments: argparse.Namespace, target: Target) -> CompileOptions:
         dilation=triple(_one_or_three(arguments.dilation), "--dilation"),
         bias=arguments.bias,
         activation=arguments.activation,
+        negative_slope=arguments.negative_slope,
+        residual=arguments.residual,
         target=target.name,
         schedule=arguments.schedule,
+        mapper=arguments.mapper,
         verify=env.VERIFY.get(),
         dump_dir=str(env.DUMP_DIR.get() or ""),
         print_after=env.PRINT_AFTER.get(),
@@ -132,7 +145,7 @@ def _from_text(arguments: argparse.Namespace, target: Target) -> str | bytes:
         if arguments.emit in target.path:
             return _lower(module, target, arguments)
         runner = Runner(verify=env.VERIFY.get(), print_after=env.PRINT_AFTER.get())
-        stages = stages_for(target, arguments.schedule)
+        stages = stages_for(target, arguments.schedule, arguments.mapper)
         _check_print_after(stages)
         runner.run_stages(module, stages)
         if arguments.emit == "plan":
@@ -164,7 +177,7 @@ def _lower(module: ir.Module, target: Target, arguments: argparse.Namespace) -> 
     from spconv_compiler.runner import Runner
 
     runner = Runner(verify=env.VERIFY.get(), print_after=env.PRINT_AFTER.get())
-    stages = passes_between(target, "spconv", arguments.emit, arguments.schedule)
+    stages = passes_between(target, "spconv", arguments.emit, arguments.schedule, arguments.mapper)
     _check_print_after(stages)
     runner.run_stages(module, stages)
     text: str = module.operation.get_asm()
@@ -183,11 +196,11 @@ def _accepted(target: Target) -> str:
 
 
 def _explain(arguments: argparse.Namespace, target: Target) -> str:
-    from spconv_compiler.schedules import Problem, rejections
+    from spconv_compiler.schedules import Problem, Workload, explain
 
     options = _options(arguments, target)
     problem = Problem(options.taps, options.c_in, options.c_out, options.dtype)
-    lines = [f"{name}: {reason or 'legal'}" for name, reason in rejections(problem, target).items()]
+    lines = explain(problem, target, Workload(arguments.size, arguments.density))
     return "\n".join(lines) + "\n"
 
 

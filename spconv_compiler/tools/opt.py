@@ -72,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--to-level", metavar="LEVEL", help="run every pass up to this level")
     what.add_argument("--target", help="the target of --to-level (default: SPCONV_TARGET)")
     what.add_argument("--schedule", help="the gemm schedule of --to-level (default: auto)")
+    what.add_argument("--mapper", help="the mapper of --to-level (default: auto)")
     how = parser.add_argument_group("how")
     how.add_argument("-o", metavar="FILE", dest="output", help="write here instead of stdout")
     how.add_argument("--generic", action="store_true", help="print ops in generic form")
@@ -122,7 +123,7 @@ def _plan(arguments: argparse.Namespace) -> Run:
     Raises:
         InputError: the request makes no sense: unknown pass, level or target, or options that exclude another.
     """
-    by_level = [name for name in ("from_level", "to_level", "target", "schedule") if getattr(arguments, name)]
+    by_level = [name for name in ("from_level", "to_level", "target", "schedule", "mapper") if getattr(arguments, name)]
     if arguments.passes is not None and by_level:
         raise InputError(f"-p and --{by_level[0].replace('_', '-')} exclude each other")
     if by_level and not arguments.to_level:
@@ -146,7 +147,8 @@ def _plan(arguments: argparse.Namespace) -> Run:
         if level not in LEVELS:
             raise InputError(f"unknown level {level!r}; accepted: {', '.join(LEVELS)}")
     target = get_target(arguments.target or env.TARGET.get())
-    stages = passes_between(target, source, arguments.to_level, arguments.schedule or "auto")
+    wanted = (arguments.schedule or "auto", arguments.mapper or "auto")
+    stages = passes_between(target, source, arguments.to_level, *wanted)
     check_print_after(arguments.print_after, (item for stage in stages for item in stage.passes), "--print-after")
 
     def run(module: ir.Module) -> None:

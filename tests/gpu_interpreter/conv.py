@@ -64,8 +64,9 @@ class Inputs:
 
 
 def options_for(kernel: tuple[int, int, int], c_in: int, c_out: int, **others: Any) -> CompileOptions:
-    """Options of a bf16 → f32 convolution for the GPU, with changes."""
-    return CompileOptions(**{"dtype": "bf16", "target": TARGET, **others}, kernel_size=kernel, c_in=c_in, c_out=c_out)
+    """Options of a bf16 → f32 convolution for the GPU by `pairs_m16`, with changes."""
+    given = {"dtype": "bf16", "target": TARGET, "schedule": "pairs_m16", **others}
+    return CompileOptions(**given, kernel_size=kernel, c_in=c_in, c_out=c_out)
 
 
 def scattered_coords(rng: np.random.Generator, rows: int, span: int, batches: int = 1, low: int = 0) -> Array:

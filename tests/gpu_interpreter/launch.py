@@ -67,7 +67,7 @@ class Launch:
         """Runs the ops; what the terminator yields."""
         for op in block.operations:
             name = op.operation.name
-            if name in ("scf.yield", "gpu.return"):
+            if name in ("scf.yield", "scf.condition", "gpu.return"):
                 return [self[operand] for operand in op.operation.operands]
             handler = HANDLERS.get(name)
             if handler is None:
@@ -131,6 +131,26 @@ def _if(launch: Launch, op: ir.OpView, active: Array, condition: Any) -> list[An
 def _nothing(op: ir.OpView) -> list[Any]:
     """Results that no lane looks at."""
     return [np.zeros(width(r.type), storage(element(r.type))) for r in op.operation.results]
+
+
+@handles("scf.while")
+def _while(launch: Launch, op: ir.OpView, active: Array, *init: Any) -> list[Any]:
+    before, after = (region.blocks[0] for region in op.operation.regions)
+    carried, running = list(init), active
+    results = _nothing(op)
+    while running.any():
+        for argument, value in zip(before.arguments, carried, strict=True):
+            launch.values[argument] = value
+        flag, *passed = launch.run_region(before, running)
+        results = [pick(running, new, old) for new, old in zip(passed, results, strict=True)]
+        running = running & launch.full(flag)
+        if not running.any():
+            break
+        for argument, value in zip(after.arguments, passed, strict=True):
+            launch.values[argument] = value
+        yielded = launch.run_region(after, running)
+        carried = [pick(running, new, old) for new, old in zip(yielded, carried, strict=True)]
+    return results
 
 
 @handles("scf.for")

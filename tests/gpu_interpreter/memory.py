@@ -83,6 +83,26 @@ class Buffer:
         else:
             {"fadd": np.add.at, "add": np.add.at}[kind](self.data, index, value)
 
+    def fetch_add(self, index: Array, value: Array) -> Array:
+        """Atomic adds in the order of lanes; what each finds."""
+        found = np.zeros(len(index), self.data.dtype)
+        for number, (place, amount) in enumerate(zip(index, value, strict=True)):
+            self.atomic("add", index[number : number + 1], value[number : number + 1])
+            found[number] = self.data[place] - amount
+        return found
+
+    def device(self, index: Array, value: Array | None = None) -> Array:
+        """Accesses of device scope, which do not mix with plain ones in a launch: reads, or with a value writes."""
+        self.check(index, 1)
+        if (self.writer[index] > 0).any() or (self.reader[index] != 0).any():
+            raise Fault(f"{self.name}: access of device scope and plain access to one element in one launch")
+        self.writer[index] = -1
+        if value is not None:
+            self.data[index], self.written[index] = value, True
+        elif not self.written[index].all():
+            raise Fault(f"{self.name}: reads an element that was never written")
+        return self.data[index]
+
 
 @dataclasses.dataclass
 class Bounded:

@@ -261,6 +261,26 @@ def _tile_atomic(launch: Launch, op: ir.OpView, active: Array, value: Any, memor
     return []
 
 
+@handles("spconv.tile_fetch_add")
+def _fetch_add(launch: Launch, op: ir.OpView, active: Array, value: Any, memory: Buffer, index: Any) -> list[Any]:
+    result = np.zeros(len(launch.lanes), memory.data.dtype)
+    result[active] = memory.fetch_add(_elements(launch, index, active), launch.full(value)[active])
+    return [result]
+
+
+@handles("spconv.tile_load_device")
+def _load_device(launch: Launch, op: ir.OpView, active: Array, memory: Buffer, index: Any) -> list[Any]:
+    result = np.zeros(len(launch.lanes), memory.data.dtype)
+    result[active] = memory.device(_elements(launch, index, active))
+    return [result]
+
+
+@handles("spconv.tile_store_device")
+def _store_device(launch: Launch, op: ir.OpView, active: Array, value: Any, memory: Buffer, index: Any) -> list[Any]:
+    memory.device(_elements(launch, index, active), launch.full(value)[active])
+    return []
+
+
 @handles("spconv.tile_mma")
 def _tile_mma(launch: Launch, op: ir.OpView, active: Array, a: Any, b: Any, c: Any) -> list[Any]:
     """Fragments of the CDNA matrix instructions.

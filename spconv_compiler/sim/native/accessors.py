@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spconv_compiler.errors import CodegenError
 from spconv_compiler.sim import cells as rules
+from spconv_compiler.sim.errors import UnsupportedError
 from spconv_compiler.sim.execute_memory import RAW_BUFFER
 from spconv_compiler.sim.instruction import Instruction, Operand
-from spconv_compiler.sim.native import atomics, layout, quads
-from spconv_compiler.sim.native.emit import Handler, Module, Value, lanes_of, vector_type
+from spconv_compiler.sim.native import atomics, direct, fences, layout, quads
+from spconv_compiler.sim.native.emit import Handler, Module, Value, lanes_of
 from spconv_compiler.sim.native.family import Family, Places
 from spconv_compiler.sim.native.lanes import check_suspect, find_lanes, room_word
 from spconv_compiler.sim.native.layout import Code
 from spconv_compiler.sim.native.memory_block import (
     ROOM,
     ROOM_MASK,
-    ROOM_SUSPECT,
     SAFE_LINE,
     SAFE_LOAD,
     SAFE_STORE,
@@ -80,6 +79,8 @@ def _emit_load(f: Shared, scope: str, access: Access) -> None:
             with f.when(f.invert(quads.every(f, tests)), likely=False):
                 settle_quad(f, scope, size, cells, beside, quad.index, mine, many)
     check_suspect(f)
+    if scope == "fetch":
+        fences.note_releases(f)
     for each in targets:
         each.finish(f.vector_defined(first) if access.half == "hi" else f.constant(-1, "i64"))
     f.done()
@@ -198,6 +199,7 @@ def _begin_buffer(h: Handler, offen: bool, size: Value, below: Value, safe: Valu
     if register is not None:
         _require(h, h.vector_defined(register), Code.OFFSET_UNDEFINED)
     count = h.binary("and", high, h.constant(0xFFFFFFFF, "i64"))
+    direct.count_issue(h)
     find_lanes(h, "offset" if offen else "none", register, base, h.field(_OFFSET), count, size, below, safe)
     trace(h, size)
     h.done()
@@ -215,6 +217,7 @@ def _begin_global(h: Handler, based: bool, size: Value, below: Value, safe: Valu
         upper = h.binary("add", register, h.constant(layout.VECTOR_BYTES, "i64"))
         known = h.binary("and", known, h.vector_defined(upper))
     _require(h, known, Code.ADDRESS_UNDEFINED)
+    direct.count_issue(h)
     find_lanes(h, "offset" if based else "pair", register, base, h.field(_OFFSET), None, size, below, safe)
     trace(h, size)
     h.done()
@@ -247,8 +250,10 @@ def emit(module: Module, row: Row, shape: str, name: str) -> None:
     """
     access = row.access
     if access is None or not supported(row):
-        raise CodegenError(f"{row.name}: the native engine has no handler for it")
+        raise UnsupportedError(f"{row.name}: the native engine has no handler for it")
     h = Handler(module, name)
+    if access.lds:
+        direct.check_base(h)
     form = shape[0]
     parameters = (("size", "i64"), ("below", "i64"), ("safe", "i64"))
     alignment = access.size if access.kind == "atomic" else min(access.size, 4)
@@ -259,54 +264,11 @@ def emit(module: Module, row: Row, shape: str, name: str) -> None:
     take(h, begin, *_numbers(h, access.size, alignment - 1), _safe(h, access.kind))
     if access.kind == "atomic":
         last(h, atomics.update(module, row, "r" in shape, _DATA, _RESULT))
+    elif access.lds:
+        last(h, direct.load(module, _scope(access, shape), access, _OFFSET))
     else:
         move = _load if access.kind == "load" else _store
         last(h, move(module, _scope(access, shape), access))
-
-
-def emit_scalar(module: Module, row: Row, shape: str, name: str) -> None:
-    """The handler of s_load: one address, some words; words that nobody wrote are undefined."""
-    access = row.access
-    assert access is not None
-    h = Handler(module, name)
-    base, count = h.field(_BASE), access.dwords
-    h.check(h.compare("ne", h.scalar_defined(base, 2), h.constant(-1, "i64")), Code.ADDRESS_UNDEFINED)
-    address = h.binary("add", h.scalar(base, 2), h.field(_OFFSET))
-    arena = h.launch(layout.ARENA)
-    inside = h.binary("sub", address, arena)
-    room = h.address(h.context, ROOM)
-    h.store(address, room)
-    h.store(h.constant(1, "i64"), h.address(room, ROOM_MASK))
-    trace(h, h.constant(access.size, "i64"))
-    bad = h.compare("uge", inside, h.binary("sub", h.launch(layout.ARENA_END), arena))
-    if h.build.checks:
-        rest = h.binary("and", inside, h.constant(3, "i64"))
-        bad = h.binary("or", bad, h.compare("ne", rest, h.constant(0, "i64")))
-    h.fault_if(bad, Code.MEMORY)
-    known = _scalar_cells(h, address, access.size) if h.build.checks else None
-    target = h.address(h.context, h.field(_DATA))
-    h.store(h.load(quads.pointer(h, address), vector_type("i32", count), 4), target, 4)
-    if known is not None:
-        h.store(known, h.address(target, layout.SCALAR_DEFINED), 4)
-    h.done()
-
-
-def _scalar_cells(h: Handler, address: Value, size: int) -> Value:
-    """Tests the cells of a scalar load; all bits of its words that are defined."""
-    type_ = vector_type("i32", size // 4)
-    h.store(h.constant(0, "i64"), h.address(h.context, ROOM + ROOM_SUSPECT))
-    at = h.address(quads.pointer(h, address), h.launch(layout.CELL_DISTANCE))
-    cells = h.load(at, type_, 4)
-    # Initialised or not: what steady() asks for, of words that are there.
-    whole = h.binary("or", cells, h.constant(rules.READY >> 1, type_))
-    mine, many = tag(h, rules.READ), tag(h, rules.READ, h.constant(rules.MANY, "i32"))
-    fine = quads.steady(h, rules.READ, whole, mine, many)
-    packed = h.convert("bitcast", fine, f"i{size // 4}")
-    with h.when(h.compare("ne", packed, h.constant(-1, packed.type)), likely=False):
-        h.call(settle(h.module, "scalar"), "", h.context, *_numbers(h, 0, 1, size))
-    check_suspect(h)
-    states = h.binary("and", cells, h.constant(rules.READY, type_))
-    return h.convert("sext", h.compare("eq", states, h.constant(rules.READY, type_)), type_)
 
 
 # Records.
@@ -324,6 +286,8 @@ def _operands(instruction: Instruction) -> dict[str, Operand]:
     assert access is not None
     if instruction.row.kind == "flat":
         operands.append(Operand("off", 0))
+    if access.lds:
+        return dict(zip(("address", "base", "scalar"), operands, strict=False))
     if instruction.row.kind == "buffer":
         named = dict(zip(("data", "address", "base", "scalar"), operands, strict=True))
         return {**named, "result": named["data"]} if instruction.modifiers.get("sc0") else named
@@ -336,7 +300,7 @@ def _operands(instruction: Instruction) -> dict[str, Operand]:
 def _shape(instruction: Instruction) -> str:
     access = instruction.row.access
     if access is None or not supported(instruction.row):
-        raise CodegenError(f"{instruction}: the native engine has no handler for it")
+        raise UnsupportedError(f"{instruction}: the native engine has no handler for it")
     operands = _operands(instruction)
     if instruction.row.kind == "buffer":
         form = "N" if operands["address"].kind == "off" else "V"
@@ -350,7 +314,8 @@ def _shape(instruction: Instruction) -> str:
 def _fields(instruction: Instruction, places: Places) -> Sequence[int]:
     operands = _operands(instruction)
     fields = [0] * 6
-    fields[_DATA] = places.vector(operands["data"])
+    if "data" in operands:
+        fields[_DATA] = places.vector(operands["data"])
     if operands["address"].kind != "off":
         fields[_ADDRESS] = places.vector(operands["address"])
     if operands["base"].kind != "off":
@@ -363,32 +328,14 @@ def _fields(instruction: Instruction, places: Places) -> Sequence[int]:
     return fields
 
 
-def _scalar_shape(instruction: Instruction) -> str:
-    target, base, offset = instruction.operands
-    if offset.kind != "offset" or base.dwords != 2:
-        raise CodegenError(f"{instruction}: the native engine has scalar loads with a constant offset only")
-    return "M"
-
-
-def _scalar_fields(instruction: Instruction, places: Places) -> Sequence[int]:
-    target, base, offset = instruction.operands
-    fields = [0] * 4
-    fields[_DATA], fields[_BASE] = places.scalar(target, "u32"), places.scalar(base, "u64")
-    fields[_OFFSET] = offset.number
-    return fields
-
-
 def supported(row: Row) -> bool:
-    """Whether the native engine carries an opcode: no loads straight to LDS."""
+    """Whether the native engine carries an opcode."""
     access = row.access
-    if access is None or access.lds:
+    if access is None:
         return False
     return access.kind != "atomic" or atomics.supported(row)
 
 
 FAMILIES = (
     Family(("buffer", "global", "flat"), lambda row: _shapes(row) if supported(row) else (), _shape, _fields, emit),
-    Family(
-        ("smem",), lambda row: ("M",) if row.sources == ("u64",) else (), _scalar_shape, _scalar_fields, emit_scalar
-    ),
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from spconv_compiler.sim import cells as rules
-from spconv_compiler.sim.native import layout, quads
+from spconv_compiler.sim.native import fences, layout, quads
 from spconv_compiler.sim.native.emit import POINTER, Handler, Module, Value, vector_type
 from spconv_compiler.sim.native.lanes import check_suspect, room_word
 from spconv_compiler.sim.native.layout import Code
@@ -190,6 +190,7 @@ def _emit_update(f: Shared, operation: str, words: int, data: int, result: int |
     if f.build.checks:
         f.call(_check(f.module, 4 * words), "", f.context)
         check_suspect(f)
+    fences.note_releases(f)
     update_lanes(f, operation, words, given, None if result is None else f.field(result), None, wanted)
     f.done()
 

@@ -18,6 +18,7 @@ from spconv_compiler.sim.local import LocalMemory
 from spconv_compiler.sim.memory import Memory
 from spconv_compiler.sim.native import layout
 from spconv_compiler.sim.native.memory_block import ROOM, ROOM_MASK, ROOM_PART
+from spconv_compiler.sim.transfers import Who, arrive, issue
 
 _ANOTHER_THREAD = "race: another workgroup touched these words at the same time, in another thread"
 Bytes = npt.NDArray[np.uint8]
@@ -27,13 +28,16 @@ class _FoundError(Exception):
     """What a check reports: index among the lanes that access memory, and the reason."""
 
 
+def _lanes_of(mask: int) -> npt.NDArray[np.int64]:
+    return np.array([lane for lane in range(layout.LANES) if mask >> lane & 1], np.int64)
+
+
 class _Context:
     """A wave at a memory instruction."""
 
     def __init__(self, context: Bytes) -> None:
         self._bytes = context
-        mask = int(self.read(ROOM + ROOM_MASK, np.int64)) & layout.ALL
-        self.lanes = np.array([lane for lane in range(layout.LANES) if mask >> lane & 1], np.int64)
+        self.lanes = _lanes_of(self.read(ROOM + ROOM_MASK, np.int64))
         self.places = context[ROOM:][: 8 * layout.LANES].view(np.uint64)[self.lanes]
 
     def read(self, offset: int, kind: Any = np.int32) -> int:
@@ -52,6 +56,21 @@ class _Context:
             mask = np.uint64(self.read(place, np.int64) & layout.ALL)
             known.append(mask >> self.lanes.astype(np.uint64) & np.uint64(1) != 0)
         return np.stack(words, axis=1), np.stack(known, axis=1)
+
+
+def explain_landing(context: Bytes) -> tuple[int | None, str]:
+    """(None, reason) of a wave whose fault code is layout.Code.LANDING: of its oldest load to LDS."""
+    wave = _Context(context)
+    number = wave.read(layout.FLIGHTS_LANDED) % layout.FLIGHT_COUNT
+    entry = layout.FLIGHTS + layout.FLIGHT_BYTES * number
+    lanes = _lanes_of(wave.read(entry + layout.FLIGHT_LANES, np.int64))
+    step = wave.read(entry + layout.FLIGHT_STEP)
+    places = (wave.read(entry + layout.FLIGHT_START) + lanes * step).astype(np.uint64)
+    try:
+        arrive(_local_memory(wave), _who(wave, len(lanes)), places, step, _FoundError)
+    except _FoundError as found:
+        return None, f"a load to LDS lands: {found.args[1]}"
+    raise AssertionError("the native engine refuses the landing of a load to LDS; the numpy engine does not")
 
 
 def explain(memory: Memory, item: Instruction, context: Bytes, fields: npt.NDArray[np.int32]) -> tuple[int | None, str]:
@@ -76,7 +95,9 @@ def _access_memory(memory: Memory, wave: _Context, item: Instruction, fields: np
     access = item.row.access
     assert access is not None
     segments, device = wave.everyone(layout.SEGMENT), bool(item.modifiers.get("sc1"))
-    if item.row.kind == "smem":
+    if access.lds:
+        _access_direct(memory, wave, item)
+    elif item.row.kind == "smem":
         memory.load_scalar(wave.places, access.size, segments, _FoundError)
     elif access.kind == "load":
         memory.load(wave.places, access.size, segments, _FoundError, atomic=device)
@@ -90,6 +111,21 @@ def _access_memory(memory: Memory, wave: _Context, item: Instruction, fields: np
             memory.update(wave.places, _same, KINDS[access.data], words[:, : access.dwords], segments, _FoundError)
 
 
+def _access_direct(memory: Memory, wave: _Context, item: Instruction) -> None:
+    """A load to LDS: lanes beyond the end of a buffer read nothing, and write."""
+    access = item.row.access
+    assert access is not None
+    if len(wave.lanes):
+        atomic = bool(item.modifiers.get("sc1"))
+        memory.load(wave.places, access.size, wave.everyone(layout.SEGMENT), _FoundError, atomic=atomic)
+    wave.lanes = _lanes_of(wave.read(layout.EXEC, np.int64))
+    step = max(4, access.size)
+    start = (wave.read(layout.M0) & 0xFFFFFFFF) + item.modifiers.get("offset", 0)
+    places = (start + wave.lanes * step).astype(np.uint64)
+    data = np.zeros((len(places), step // 4), np.uint32)
+    issue(_local_memory(wave), _who(wave, len(places)), places, data, _FoundError)
+
+
 def _same(old: Any, data: Any) -> Any:
     """In place of an atomic's operation: only the checks count."""
     return old
@@ -100,16 +136,27 @@ def _require_defined(known: npt.NDArray[np.bool_]) -> None:
         raise _FoundError(int(np.argwhere(~known)[0][0]), layout.FAULT_TEXT[layout.Code.ATOMIC_UNDEFINED])
 
 
-def _access_local(wave: _Context, item: Instruction, fields: npt.NDArray[np.int32]) -> None:
-    access = item.row.access
-    assert access is not None
+def _local_memory(wave: _Context) -> LocalMemory:
+    """The memory itself, not a copy."""
     size = wave.read(layout.LDS_BYTES)
     count = -(-size // 4)
     words, cells = (
         np.ctypeslib.as_array(ctypes.cast(wave.read(place, np.int64), ctypes.POINTER(ctypes.c_uint32)), (1, count))
         for place in (layout.LDS, layout.LDS_CELLS)
     )
-    local = LocalMemory(1, size, words, cells)
+    return LocalMemory(1, size, words, cells)
+
+
+def _who(wave: _Context, count: int) -> Who:
+    """The wave, for `count` lanes."""
+    nothing = np.zeros(count, np.int64)
+    return Who(nothing, nothing, nothing + wave.read(layout.WAVE), nothing + wave.read(layout.EPOCH))
+
+
+def _access_local(wave: _Context, item: Instruction, fields: npt.NDArray[np.int32]) -> None:
+    access = item.row.access
+    assert access is not None
+    local = _local_memory(wave)
     who = (np.zeros(len(wave.lanes), np.int64), wave.everyone(layout.WAVE), wave.everyone(layout.EPOCH))
     if access.kind == "load":
         local.load(wave.places, access.size, *who, _FoundError)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from spconv_compiler.sim.execute_hardware import MODE, is_mode, part
 from spconv_compiler.sim.instruction import Instruction
-from spconv_compiler.sim.native import layout
+from spconv_compiler.sim.native import direct, fences, layout
 from spconv_compiler.sim.native.emit import POINTER, Handler, Module
 from spconv_compiler.sim.native.family import Family, Places
 from spconv_compiler.sim.native.layout import Code
@@ -96,8 +96,23 @@ def _emit_trap(module: Module, row: Row, shape: str, name: str) -> None:
     h.close()
 
 
-def _emit_nothing(module: Module, row: Row, shape: str, name: str) -> None:
-    Handler(module, name).done()
+def _cache_shapes(row: Row) -> Sequence[str]:
+    return {"buffer_wbl2": ("", "release"), "buffer_inv": ("", "acquire")}.get(row.name, ("",))
+
+
+def _cache_shape(instruction: Instruction) -> str:
+    """Of device scope they order workgroups."""
+    return _cache_shapes(instruction.row)[-1 if instruction.modifiers.get("sc1") else 0]
+
+
+def _emit_cache(module: Module, row: Row, shape: str, name: str) -> None:
+    """Memory is one for all, and caches have nothing to do; what fences order is checked."""
+    h = Handler(module, name)
+    if row.formats == ("MUBUF",):
+        direct.count_issue(h)
+    if shape:
+        (fences.release if shape == "release" else fences.acquire)(h)
+    h.done()
 
 
 FAMILIES = (
@@ -105,5 +120,5 @@ FAMILIES = (
     Family(("setreg",), _shapes, _shape, _set_fields, _emit_set),
     Family(("clock",), _one_shape, _no_shape, _clock_fields, _emit_clock),
     Family(("trap",), _one_shape, _no_shape, lambda instruction, places: [], _emit_trap),
-    Family(("cache",), _one_shape, _no_shape, lambda instruction, places: [], _emit_nothing),
+    Family(("cache",), _cache_shapes, _cache_shape, lambda instruction, places: [], _emit_cache),
 )

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from spconv_compiler.sim.errors import Fault, LaunchFault
+from spconv_compiler.sim.listing import placed
 from spconv_compiler.sim.machine import Observer, unpack
 from spconv_compiler.sim.memory import Memory
 from spconv_compiler.sim.native import faults, layout, memory_block
 from spconv_compiler.sim.native.layout import Code
 from spconv_compiler.sim.native.library import Library
 from spconv_compiler.sim.native.program import NativeProgram, aligned
-from spconv_compiler.sim.native.scheduler import MOST_SEGMENTS
 
 Bytes = npt.NDArray[np.uint8]
 _TRACE_ENTRIES = 1024
@@ -39,7 +39,7 @@ class Shared:
     Attributes:
         program: the kernel. addresses: of its handlers. grid, block: as asked for. kernarg: address of the arguments.
         groups: numbers of the workgroups in their order. words: next place in that list, next segment, stop, lock of
-            float atomics.
+            float atomics, releases.
         observer: is told of memory instructions, or None; lock: held while it is.
     """
 
@@ -58,7 +58,7 @@ class Shared:
         self.grid, self.block, self.kernarg = grid, block, kernarg
         self.groups = np.ascontiguousarray(groups, np.int64)
         # Each counter has its own cache lines.
-        self._lines = aligned(4 * 128).view(np.int64).reshape(4, 16)
+        self._lines = aligned(5 * 128).view(np.int64).reshape(5, 16)
         self.words = self._lines[:, 0]
         self.words[1] = memory.next_segment
         self.lock = threading.Lock()
@@ -114,6 +114,7 @@ class Thread:
                 layout.RECORDS: len(program.instructions),
                 layout.SEGMENT_NEXT: shared.address(1),
                 memory_block.LOCK: shared.address(3),
+                memory_block.FENCE_CLOCK: shared.address(4),
             }
         )
         self._failed: BaseException | None = None
@@ -201,7 +202,9 @@ class Thread:
 
         code = read(layout.FAULT_CODE)
         if code == Code.SEGMENTS:
-            return LaunchFault(f"more than {MOST_SEGMENTS - 1} segments (wave, workgroup, barrier) in one launch")
+            return LaunchFault(
+                f"more than {layout.MOST_SEGMENTS - 1} segments (wave, workgroup, barrier) in one launch"
+            )
         program = self._shared.program
         index = (read(layout.FAULT_RECORD, np.int64) - self.records.ctypes.data) // layout.RECORD_BYTES
         item = program.instructions[index]
@@ -210,6 +213,8 @@ class Thread:
         if code == Code.MEMORY:
             fields = self.records.view(np.int32).reshape(-1, layout.RECORD_BYTES // 4)[index, layout.FIELDS // 4 :]
             lane, reason = faults.explain(self._shared.memory, item, context, fields)
+        elif code == Code.LANDING:
+            lane, reason = faults.explain_landing(context)
         elif code == Code.BUDGET:
             reason = f"more than {self._settings.budget} instructions: an endless loop?"
         elif code == Code.TRAP:
@@ -218,7 +223,8 @@ class Thread:
             reason = layout.FAULT_TEXT[code]
         where = f"workgroup {read(layout.GROUP, np.int64)}, wave {read(layout.WAVE)}"
         where += "" if lane is None else f", lane {lane}"
-        return Fault(f"{program.kernel.name}: 0x{item.address:x}: {item}\n  {where}: {reason}")
+        fault = Fault(f"{program.kernel.name}: 0x{item.address:x}: {item}\n  {where}: {reason}")
+        return placed(fault, program.kernel.name, program.instructions, item.address)
 
 
 def prepare_contexts(contexts: Bytes, constants: npt.NDArray[np.uint32], addresses: Mapping[str, int]) -> None:

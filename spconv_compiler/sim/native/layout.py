@@ -13,6 +13,7 @@ from spconv_compiler.sim.execute_memory import RAW_BUFFER
 from spconv_compiler.sim.interpreter import BARRIER_MISSED
 
 LANES = 64
+MOST_SEGMENTS = 2**25 - 1
 ALL = 0xFFFFFFFFFFFFFFFF
 FILL = 0xFFA5FFA5
 
@@ -53,11 +54,21 @@ FAULT_ADDRESS = STATE + 88  # int64
 FAULT_RECORD = STATE + 96  # pointer
 RAISE = STATE + 104  # pointer: the function that records a fault
 MERGE = STATE + 112  # pointer: the function that merges results under EXEC
+ISSUED = STATE + 120  # vector memory instructions so far, as vmcnt counts them
+FLIGHTS_LANDED, FLIGHTS_ISSUED = STATE + 124, STATE + 128  # loads to LDS so far
+RELEASING = STATE + 132  # the value of ISSUED with a release that no wait has covered yet, or 0
+NOTED = STATE + 136  # the last release that this wave may have read of
 SCRATCH = STATE + 256  # SCRATCH_REGISTERS vector registers of room for results before they are merged under EXEC
 SCRATCH_REGISTERS = 8
 
+# Loads to LDS that are under way: a ring of entries. int32: the value of ISSUED with the load, the place of lane 0 in
+# local memory, bytes of a lane; int64: the lanes.
+FLIGHTS = SCRATCH + 256 * SCRATCH_REGISTERS
+FLIGHT_ORDER, FLIGHT_START, FLIGHT_STEP, FLIGHT_LANES, FLIGHT_BYTES = 0, 4, 8, 16, 32
+FLIGHT_COUNT = 64
+
 # Vector registers (then accumulation registers): 64 defined bits each, then 256 bytes each, at multiples of 64.
-VECTOR_DEFINED = SCRATCH + 256 * SCRATCH_REGISTERS
+VECTOR_DEFINED = FLIGHTS + FLIGHT_BYTES * FLIGHT_COUNT
 VECTOR_BYTES = 256
 MAX_VECTORS = 512
 VECTORS = VECTOR_DEFINED + 8 * MAX_VECTORS
@@ -145,9 +156,11 @@ class Code(enum.IntEnum):
     PERMUTE_UNDEFINED = 23
     MEMORY = 24
     TRANSPOSED_OFF = 25
+    M0_UNDEFINED = 26
+    LANDING = 27
 
 
-# Texts as the numpy engine's. Faults of the code MEMORY are explained in faults.py.
+# Texts as the numpy engine's. Faults of the codes MEMORY and LANDING are explained in faults.py.
 FAULT_TEXT: dict[int, str] = {
     Code.SCC_UNDEFINED: "SCC is undefined",
     Code.VCC_UNDEFINED: "VCC is undefined",
@@ -165,5 +178,6 @@ FAULT_TEXT: dict[int, str] = {
     Code.PERMUTE_UNDEFINED: "the number of the lane is undefined",
     Code.DESCRIPTOR_STRANGE: f"the buffer descriptor is not a raw buffer of flags 0x{RAW_BUFFER:x} and stride 0",
     Code.TRANSPOSED_OFF: "lanes are off in a transposed read",
+    Code.M0_UNDEFINED: "m0 is undefined",
     Code.PARTLY_BEYOND: "partly beyond the end of the buffer",
 }

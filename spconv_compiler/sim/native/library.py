@@ -8,6 +8,7 @@ LLVM abort ends a child, not the program. The objects are linked into one shared
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import hashlib
 import importlib
@@ -26,6 +27,8 @@ from spconv_compiler.cache_key import cache_key
 from spconv_compiler.errors import CodegenError, ToolchainError
 from spconv_compiler.runtime.cpu import CpuModule
 from spconv_compiler.sim import isa_memory, isa_scalar, isa_vector
+from spconv_compiler.sim.errors import UnsupportedError
+from spconv_compiler.sim.isa import ROWS
 from spconv_compiler.sim.modifiers import Modifiers, derive
 from spconv_compiler.sim.native import scheduler
 from spconv_compiler.sim.native.emit import POINTER, Build, Module, emit_common
@@ -33,9 +36,10 @@ from spconv_compiler.sim.native.family import Family, handler_name
 from spconv_compiler.sim.rows import Row
 
 # Modules that hold families.
-MODULES = ("scalar", "vector", "cross", "hardware", "matrix", "accessors", "local", "local_lanes")
+MODULES = ("scalar", "vector", "cross", "hardware", "matrix", "accessors", "scalar_memory", "local", "local_lanes")
 NEEDED_FEATURES = frozenset({"avx2", "fma", "f16c", "popcnt"})
 _CORE = (isa_scalar, isa_vector, isa_memory)
+_FENCES = ("buffer_wbl2", "buffer_inv")
 _SLICES, _WORKERS = 4, 2
 _MOST_IN_PART = 100
 _OBJECT, _INDEX = "handlers.so", "index.json"
@@ -58,11 +62,11 @@ def family_of(row: Row) -> Family:
     """The family that makes handlers of a row.
 
     Raises:
-        CodegenError: the native engine has none.
+        UnsupportedError: the native engine has none.
     """
     found = families().get(row.kind)
     if found is None:
-        raise CodegenError(f"{row.name}: the native engine has no handlers for opcodes of kind {row.kind!r}")
+        raise UnsupportedError(f"{row.name}: the native engine has no handlers for opcodes of kind {row.kind!r}")
     return found
 
 
@@ -72,8 +76,21 @@ def all_shapes() -> Shapes:
     Rarer opcodes and forms with modifiers are built when a kernel has them.
     """
     rows = [derive(row, Modifiers()) for part in _CORE for row in part.ROWS if row.kind in families()]
+    rows += [*_to_local(), *(ROWS[name] for name in _FENCES)]
     listed = [(row, shape) for row in rows for shape in family_of(row).shapes(row)]
     return {handler_name(*each): each for each in listed}
+
+
+def _to_local() -> list[Row]:
+    """Loads of words straight to LDS, as decode_memory.py makes them, or as they stand in the table."""
+    sizes = ("dword", "dwordx3", "dwordx4")
+    plain = [ROWS[f"buffer_load_{size}"] for size in sizes]
+    made = [
+        dataclasses.replace(row, access=dataclasses.replace(row.access, lds=True), variant="lds")
+        for row in plain
+        if row.access is not None
+    ]
+    return [*made, *(ROWS[f"global_load_lds_{size}"] for size in sizes)]
 
 
 def build_of(checks: bool, traced: bool = False) -> Build:

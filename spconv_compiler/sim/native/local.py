@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spconv_compiler.errors import CodegenError
 from spconv_compiler.sim import local as rules
+from spconv_compiler.sim.errors import UnsupportedError
 from spconv_compiler.sim.instruction import Instruction
 from spconv_compiler.sim.native import atomics, layout, quads
 from spconv_compiler.sim.native import local_cells as cells
@@ -267,7 +267,7 @@ def emit(module: Module, row: Row, shape: str, name: str) -> None:
     """The handler of a load, store or atomic; two places one after the other."""
     access = row.access
     if access is None or not supported(row):
-        raise CodegenError(f"{row.name}: the native engine has no handler for it")
+        raise UnsupportedError(f"{row.name}: the native engine has no handler for it")
     h = Handler(module, name)
     if access.tile:
         off = h.compare("ne", h.exec(), h.constant(-1, "i64"))
@@ -294,7 +294,7 @@ def emit(module: Module, row: Row, shape: str, name: str) -> None:
 
 def _shape(instruction: Instruction) -> str:
     if not supported(instruction.row):
-        raise CodegenError(f"{instruction}: the native engine has no handler for it")
+        raise UnsupportedError(f"{instruction}: the native engine has no handler for it")
     return "D"
 
 
@@ -321,9 +321,9 @@ def _fields(instruction: Instruction, places: Places) -> Sequence[int]:
 
 
 def supported(row: Row) -> bool:
-    """Whether the native engine carries an opcode: of transposed reads those of whole bytes."""
+    """Whether the native engine carries an opcode."""
     access = row.access
-    if access is None or access.tile not in (0, 8, 16):
+    if access is None:
         return False
     return access.kind != "atomic" or atomics.supported(row)
 

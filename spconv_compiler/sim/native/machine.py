@@ -8,19 +8,21 @@ any order: verdicts come from one thread.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from spconv_compiler.sim.elf import Kernel, find_kernel
-from spconv_compiler.sim.errors import Fault, LaunchFault
-from spconv_compiler.sim.interpreter import BUDGET, Counts, check_launch, pack_arguments
+from spconv_compiler.sim.errors import Fault, LaunchFault, SlowKernelWarning, UnsupportedError
+from spconv_compiler.sim.interpreter import BUDGET, Counts, Machine, check_launch, pack_arguments
+from spconv_compiler.sim.listing import placed
 from spconv_compiler.sim.machine import Observer
 from spconv_compiler.sim.memory import Allocation, Memory
 from spconv_compiler.sim.native import layout, library
 from spconv_compiler.sim.native.launch import Settings, Shared, Thread, run_all
 from spconv_compiler.sim.native.program import NativeProgram
-from spconv_compiler.sim.native.scheduler import MOST_SEGMENTS
 from spconv_compiler.sim.static_checks import check
 
 WINDOW = 64
@@ -63,15 +65,23 @@ class NativeMachine:
         self._programs: dict[str, NativeProgram] = {}
         self._handlers: dict[tuple[str, bool], Mapping[str, int]] = {}
         self._kept: list[library.Library] = []
+        self._interpreter: Machine | None = None
+        self._interpreted: set[str] = set()
         self._library = library.load(library.build_of(checks), begin=begin)
 
     def program(self, name: str) -> NativeProgram:
-        """The decoded kernel; raises ObjectError, DecodeError, CodegenError, or a Fault when a static check fails."""
+        """The decoded kernel.
+
+        Raises:
+            ObjectError, DecodeError: the code object is damaged. Fault: a static check fails.
+            UnsupportedError: an instruction has no handler here.
+        """
         if name not in self._programs:
             program = NativeProgram(find_kernel(self.kernels, name))
             violations = check(program.instructions)
             if violations:
-                raise Fault(f"{name}: {len(violations)} violations, the first at {violations[0]}")
+                fault = Fault(f"{name}: {len(violations)} violations, the first at {violations[0]}")
+                raise placed(fault, name, program.instructions, violations[0].instruction.address)
             self._programs[name] = program
         return self._programs[name]
 
@@ -83,10 +93,16 @@ class NativeMachine:
         arguments: Sequence[int | Allocation],
         order: Sequence[int] | None = None,
     ) -> Counts:
-        """Runs a kernel to its end: see interpreter.Machine.launch."""
-        program = self.program(name)
-        check_launch(program.kernel, grid, block)
-        addresses = self._bound(name, program, traced=self.observer is not None)
+        """Runs a kernel to its end: see interpreter.Machine.launch.
+
+        A kernel with an instruction that has no handler runs on the numpy engine, with a SlowKernelWarning.
+        """
+        try:
+            program = self.program(name)
+            check_launch(program.kernel, grid, block)
+            addresses = self._bound(name, program, traced=self.observer is not None)
+        except UnsupportedError as error:
+            return self._interpret(error, name, grid, block, arguments, order)
         packed = pack_arguments(program.kernel, arguments)
         size = max(1, -(-len(packed) // _KERNARG_ALIGNMENT)) * _KERNARG_ALIGNMENT
         kernarg = self.memory.allocate(f"arguments of {name}", size, writable=False)
@@ -99,7 +115,8 @@ class NativeMachine:
             settings = Settings(self.budget, *self._settings)
             threads = [Thread(shared, settings) for _ in range(settings.threads)]
             run_all([functools.partial(thread.run, self._library) for thread in threads])
-            self.memory.next_segment = min(int(shared.words[1]), MOST_SEGMENTS)
+            self.memory.fences.clock = int(shared.words[4])
+            self.memory.next_segment = min(int(shared.words[1]), layout.MOST_SEGMENTS)
             counts = self._counts(program, threads)
         finally:
             self.memory.free(kernarg)
@@ -108,6 +125,17 @@ class NativeMachine:
                 if isinstance(value, Allocation) and value.writable:
                     self.memory.assume_initialised(value)
         return counts
+
+    def _interpret(self, reason: UnsupportedError, name: str, *launch: Any) -> Counts:
+        """Runs a kernel on the numpy engine, on the same memory."""
+        if self._interpreter is None:
+            self._interpreter = Machine(self.kernels, self.budget, self.memory)
+        if name not in self._interpreted:
+            self._interpreted.add(name)
+            text = f"{name} runs on the numpy engine, which is some hundred times slower: {reason}"
+            warnings.warn(text, SlowKernelWarning, stacklevel=3)
+        self._interpreter.observer = self.observer
+        return self._interpreter.launch(name, *launch)
 
     def _bound(self, name: str, program: NativeProgram, *, traced: bool) -> Mapping[str, int]:
         """Addresses of the handlers of a kernel; what the library does not have is compiled now."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from spconv_compiler.errors import CodegenError
+from spconv_compiler.sim.errors import UnsupportedError
 from spconv_compiler.sim.instruction import Instruction
 from spconv_compiler.sim.native import layout
 from spconv_compiler.sim.native.emit import CHUNK, POINTER, Handler, Module, Value, like, vector_type
@@ -226,7 +226,7 @@ def emit(module: Module, row: Row, operands: str, name: str) -> None:
     """The handler of an MFMA; operands: "V" where C is in registers, "S" where it is a constant. EXEC is ignored."""
     shape = row.matrix
     if shape is None or not supported(shape):
-        raise CodegenError(f"{row.name}: the native engine has no handler for {shape}")
+        raise UnsupportedError(f"{row.name}: the native engine has no handler for {shape}")
     h = Handler(module, name)
     first, second = _elements(shape)
     count, results = _registers(shape)

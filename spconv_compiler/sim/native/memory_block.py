@@ -32,6 +32,10 @@ SAFE_LINE = layout.LAUNCH_MEMORY + 32  # int64: which of the safe words to store
 LOCK = layout.LAUNCH_MEMORY + 40  # pointer: an int64 that threads share, 1 while one of them adds floats
 OWN_LOCK = layout.LAUNCH_MEMORY + 48  # int64: what LOCK points at where no thread shares one
 
+# Of sim/fences.py: pointers to its tables, and to the number of releases, an int32 that threads share.
+FENCE_RELEASED, FENCE_PREVIOUS, FENCE_ACQUIRED, FENCE_CLOCK = (layout.LAUNCH_MEMORY + 56 + 8 * i for i in range(4))
+OWN_CLOCK = layout.LAUNCH_MEMORY + 88  # int64: what FENCE_CLOCK points at where no thread shares it
+
 # An entry of the trace: int32 index of the instruction and number of the wave, int64 workgroup, int64 mask of the
 # lanes, int64 bytes of a lane, then the addresses.
 TRACE_BYTES = 32 + 8 * layout.LANES
@@ -74,6 +78,10 @@ def fill(block: npt.NDArray[np.uint8], memory: Memory, threads: int) -> None:
         SHARED: int(threads > 1),
         SAFE_LINE: next(_lines) % SAFE_STORES,
         LOCK: block.ctypes.data + OWN_LOCK,
+        FENCE_RELEASED: memory.fences.released.ctypes.data,
+        FENCE_PREVIOUS: memory.fences.previous.ctypes.data,
+        FENCE_ACQUIRED: memory.fences.acquired.ctypes.data,
+        FENCE_CLOCK: block.ctypes.data + OWN_CLOCK,
     }
     for offset, value in words.items():
         block[offset : offset + 8].view(np.int64)[0] = value

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spconv_compiler.errors import CodegenError
-from spconv_compiler.sim.instruction import Instruction
-from spconv_compiler.sim.native import layout
+from spconv_compiler.sim.errors import UnsupportedError
+from spconv_compiler.sim.instruction import Instruction, Wait
+from spconv_compiler.sim.native import direct, layout
 from spconv_compiler.sim.native.emit import Handler, Module, Value
 from spconv_compiler.sim.native.family import Family, Places
 from spconv_compiler.sim.native.layout import Code, Status
@@ -46,7 +46,7 @@ def _read(h: Handler, offset: Value, type_: str) -> tuple[Lanes, Value]:
 def emit(module: Module, row: Row, letters: str, name: str) -> None:
     """A "salu" row."""
     if row.meaning is None:
-        raise CodegenError(f"{row.name}: the row has no meaning")
+        raise UnsupportedError(f"{row.name}: the row has no meaning")
     h = Handler(module, name)
     outputs = [type_ for type_ in row.results if type_ != "scc"]
     inputs = [type_ for type_ in row.sources if type_ != "scc"]
@@ -99,7 +99,7 @@ def logic_defined(h: Handler, name: str, values: Sequence[Value], known: Sequenc
 def _emit_save_exec(module: Module, row: Row, letters: str, name: str) -> None:
     """The old EXEC is kept, the new one is made of the source and the old one."""
     if row.meaning is None:
-        raise CodegenError(f"{row.name}: the row has no meaning")
+        raise UnsupportedError(f"{row.name}: the row has no meaning")
     h = Handler(module, name)
     value, known = _read(h, h.field(1), "u64")
     old = h.exec()
@@ -107,7 +107,7 @@ def _emit_save_exec(module: Module, row: Row, letters: str, name: str) -> None:
     operation = row.name.replace("_saveexec", "")
     bits = logic_defined(h, operation, [value.value, old], [known, h.constant(-1, "i64")])
     if bits is None:
-        raise CodegenError(f"{row.name}: the native engine does not know this update of EXEC")
+        raise UnsupportedError(f"{row.name}: the native engine does not know this update of EXEC")
     h.set_scalar(h.field(0), old, None)
     h.set_scalar(h.constant(layout.EXEC, "i64"), result.value, bits)
     h.set_scc((result != 0).value)
@@ -160,8 +160,20 @@ def _nothing(instruction: Instruction, places: Places) -> list[int]:
     return []
 
 
+def _wait_fields(instruction: Instruction, places: Places) -> list[int]:
+    """The count of vector memory instructions."""
+    return [Wait.read(instruction.operands[0].number).vmcnt]
+
+
+def _emit_wait(module: Module, row: Row, letters: str, name: str) -> None:
+    """For registers the static checks have judged it; loads to LDS land."""
+    h = Handler(module, name)
+    direct.wait(h, h.field(0, "i32"))
+    h.done()
+
+
 def _emit_control(module: Module, row: Row, letters: str, name: str) -> None:
-    """Waits and no-ops: the static checks have judged them. s_sleep ends the slice: others may be waited for."""
+    """No-ops: the static checks have judged them. s_sleep ends the slice: others may be waited for."""
     h = Handler(module, name)
     following = h.address(h.record, layout.RECORD_BYTES)
     stops = {"barrier": Status.AT_BARRIER, "end": Status.ENDED}
@@ -176,5 +188,6 @@ FAMILIES = (
     Family(("salu",), _one_shape, _no_shape, _fields, emit),
     Family(("saveexec",), _one_shape, _no_shape, _fields, _emit_save_exec),
     Family(("branch",), _one_shape, _no_shape, _branch_fields, _emit_branch),
-    Family(("wait", "nop", "barrier", "end"), _one_shape, _no_shape, _nothing, _emit_control),
+    Family(("wait",), _one_shape, _no_shape, _wait_fields, _emit_wait),
+    Family(("nop", "barrier", "end"), _one_shape, _no_shape, _nothing, _emit_control),
 )

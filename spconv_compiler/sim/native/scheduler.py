@@ -11,10 +11,14 @@ from spconv_compiler.sim.local import EPOCHS, INITIALISED
 from spconv_compiler.sim.native import layout
 from spconv_compiler.sim.native.emit import CHUNK, POINTER, Function, Module, Value, vector_type
 from spconv_compiler.sim.native.layout import Code, Status
+from spconv_compiler.sim.native.memory_block import FENCE_PREVIOUS
 
 # What `step` returns, and `run`.
 _ENDED, _SLICE_OVER, _STOPPED = 0, 1, 2
-MOST_SEGMENTS = 2**25 - 1
+_ZEROS = (
+    *(layout.STATUS, layout.EPOCH, layout.SCC, layout.SCC_DEFINED, layout.FAULT_CODE),
+    *(layout.ISSUED, layout.FLIGHTS_LANDED, layout.FLIGHTS_ISSUED, layout.RELEASING, layout.NOTED, layout.SEGMENT),
+)
 _CHECK_GROUPS = 64
 
 
@@ -104,11 +108,16 @@ def _emit_segments(module: Module) -> None:
     shared = f.get(_LAUNCH, layout.SEGMENT_NEXT, POINTER)
     start = f.op(f"llvm.atomicrmw add {shared}, {width} monotonic : {POINTER}, i64", "i64")
     full, fine = f.label("full"), f.label("fine")
-    f.branch(f.is_("ugt", f.binary("add", start, width), MOST_SEGMENTS), full, fine, weights=(1, 1000))
+    f.branch(f.is_("ugt", f.binary("add", start, width), layout.MOST_SEGMENTS), full, fine, weights=(1, 1000))
     f.block(full)
     f.give(0)
     f.block(fine)
     group = f.convert("trunc", f.get(first, layout.GROUP), "i32")
+    with f.when(f.is_("ne", width, 1)):
+        # The block of segments before the barrier, or 0.
+        previous = f.get(_LAUNCH, FENCE_PREVIOUS, POINTER)
+        place = f.address(previous, f.binary("shl", start, f.constant(2, "i64")))
+        f.store(f.get(first, layout.SEGMENT, "i32"), place)
     table = f.get(_LAUNCH, layout.SEGMENT_GROUPS, POINTER)
     with f.loop(width) as loop:
         place = f.binary("shl", f.binary("add", start, loop.index), f.constant(2, "i64"))
@@ -144,7 +153,7 @@ def _emit_start(module: Module) -> None:
         f.put(context, layout.LDS_BYTES, f.convert("trunc", size, "i32"))
         f.put(context, layout.WAVE, f.convert("trunc", loop.index, "i32"))
         f.put(context, layout.SLOT, f.convert("trunc", slot, "i32"))
-        for offset in (layout.STATUS, layout.EPOCH, layout.SCC, layout.SCC_DEFINED, layout.FAULT_CODE):
+        for offset in _ZEROS:
             f.put(context, offset, 0, "i32")
         _set_registers(f, context, loop.index, ids)
     f.give(f.call("begin_epoch", "i32", _LAUNCH, first))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from spconv_compiler.sim import cells as rules
 from spconv_compiler.sim.native import layout, quads
 from spconv_compiler.sim.native.emit import POINTER, Function, Handler, Module, Value
+from spconv_compiler.sim.native.fence_tables import known
 from spconv_compiler.sim.native.memory_block import ROOM, ROOM_DEFINED, ROOM_MASK, ROOM_SUSPECT
 from spconv_compiler.sim.native.quads import pointer
 
@@ -161,7 +162,7 @@ def _emit_settle(f: Shared, access: str, first: Value, lanes: Value, size: Value
 
 def next_cell(f: Handler, access: str, old: Value, shift: Value, size: Value) -> tuple[Value, Value]:
     """(the cell after an access of this wave to `size` bytes from byte `shift`, whether it is suspect: i1)."""
-    rule, initialised, inputs = ACCESSES[access]
+    _, initialised, inputs = ACCESSES[access]
 
     def number(value: int) -> Value:
         return f.constant(value, "i32")
@@ -176,7 +177,7 @@ def next_cell(f: Handler, access: str, old: Value, shift: Value, size: Value) ->
     kind = f.binary("and", f.binary("lshr", old, number(rules.KIND_SHIFT)), number(3))
     last = f.binary("lshr", old, number(rules.SEGMENT_SHIFT))
     untouched = f.compare("ult", old, number(rules.STATE_BITS + 1))
-    entry = _entry(f, rule, kind, last, untouched)
+    entry = _entry(f, access, kind, last, untouched)
     race = f.compare("uge", entry, number(rules.RACE))
     if access == "scalar":
         race = f.binary("or", race, f.compare("ne", f.binary("and", entry, number(3)), number(rules.READ)))
@@ -202,8 +203,9 @@ def _relation(f: Handler, last: Value, untouched: Value) -> Value:
     return f.select(same, f.constant(rules.SAME, "i32"), relation)
 
 
-def _entry(f: Handler, rule: int, kind: Value, last: Value, untouched: Value) -> Value:
-    """i32: the entry of cells.TABLE."""
+def _entry(f: Handler, access: str, kind: Value, last: Value, untouched: Value) -> Value:
+    """i32: the entry of cells.TABLE; where fences order a foreign access, that of one in order."""
+    rule = ACCESSES[access][0]
 
     def row(state: int) -> Value:
         return f.constant(int.from_bytes(bytes(rules.TABLE[rule, state]), "little"), "i32")
@@ -212,8 +214,20 @@ def _entry(f: Handler, rule: int, kind: Value, last: Value, untouched: Value) ->
     for state in (rules.READ, rules.UPDATE, rules.WRITE):
         entries = f.select(f.compare("eq", kind, f.constant(state, "i32")), row(state), entries)
     entries = f.select(untouched, row(rules.UNTOUCHED), entries)
-    shift = f.binary("shl", _relation(f, last, untouched), f.constant(3, "i32"))
-    return f.binary("and", f.binary("lshr", entries, shift), f.constant(0xFF, "i32"))
+
+    def column(relation: Value) -> Value:
+        shift = f.binary("shl", relation, f.constant(3, "i32"))
+        return f.binary("and", f.binary("lshr", entries, shift), f.constant(0xFF, "i32"))
+
+    relation = _relation(f, last, untouched)
+    entry = column(relation)
+    if access == "scalar":
+        return entry
+    many = f.compare("eq", last, f.constant(rules.MANY, "i32"))
+    settled = known(f, f.select(many, f.constant(0, "i32"), last))
+    settled = f.binary("and", settled, f.compare("eq", relation, f.constant(rules.FOREIGN, "i32")))
+    ordered = kind if access in ("read", "fetch") else column(f.constant(rules.ORDERED, "i32"))
+    return f.select(settled, ordered, entry)
 
 
 def _new_owner(f: Handler, entry: Value, last: Value) -> Value:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from spconv_compiler.errors import CodegenError
+from spconv_compiler.sim.errors import UnsupportedError
 from spconv_compiler.sim.native.emit import Function, Value, bits_of, element_of, lanes_of, like
 
 ELEMENTS = {
@@ -71,11 +71,11 @@ class Lanes:
             other = other.reshape(-1)[0]
         if isinstance(other, Lanes):
             if other.kind != wanted:
-                raise CodegenError(f"{self.function.name}: a meaning mixes {wanted} and {other.kind}")
+                raise UnsupportedError(f"{self.function.name}: a meaning mixes {wanted} and {other.kind}")
             return other
         own = _NUMPY.get(str(other.dtype)) if isinstance(other, np.generic) else wanted
         if own != wanted:
-            raise CodegenError(f"{self.function.name}: a meaning mixes {wanted} and the constant {other!r}")
+            raise UnsupportedError(f"{self.function.name}: a meaning mixes {wanted} and the constant {other!r}")
         return self.made(
             self.function.constant(other.item() if isinstance(other, np.generic) else other, ELEMENTS[wanted]), wanted
         )
@@ -84,7 +84,7 @@ class Lanes:
         """Runs an algebra primitive on carriers."""
         found = PRIMITIVES.get(name)
         if found is None:
-            raise CodegenError(f"{self.function.name}: the native engine has no primitive {name!r}")
+            raise UnsupportedError(f"{self.function.name}: the native engine has no primitive {name!r}")
         return found(*operands)
 
     def convert(self, name: str, kind: str) -> Lanes:
@@ -109,7 +109,7 @@ class Lanes:
             a, b = b, a
         name = floating if self.kind[0] == "f" else integer
         if not name:
-            raise CodegenError(f"{self.function.name}: {integer or floating} of {self.kind}")
+            raise UnsupportedError(f"{self.function.name}: {integer or floating} of {self.kind}")
         return self.made(self.function.binary(name, a.value, b.value))
 
     def __add__(self, other: Any) -> Lanes:
@@ -186,7 +186,7 @@ class Lanes:
         return self._compare(other, "ne")
 
     def __bool__(self) -> bool:
-        raise CodegenError(f"{self.function.name}: a meaning branches on a value; it must select")
+        raise UnsupportedError(f"{self.function.name}: a meaning branches on a value; it must select")
 
 
 def _together(*items: Lanes) -> list[Lanes]:
@@ -228,7 +228,7 @@ def _extremum(name: str) -> Callable[[Any, Any], Lanes]:
     def made(a: Any, b: Any) -> Lanes:
         value: Lanes = a if isinstance(a, Lanes) else b
         if value.kind[0] == "f":
-            raise CodegenError(f"{value.function.name}: {name} of {value.kind} is for integers")
+            raise UnsupportedError(f"{value.function.name}: {name} of {value.kind} is for integers")
         other = value.number(b if value is a else a)
         return value.intrinsic(("s" if value.kind[0] == "i" else "u") + name, other)
 

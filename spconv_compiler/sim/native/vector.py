@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from spconv_compiler.errors import CodegenError
+from spconv_compiler.sim.errors import UnsupportedError
 from spconv_compiler.sim.instruction import Instruction
 from spconv_compiler.sim.native import layout
 from spconv_compiler.sim.native.emit import CHUNK, Handler, Module, Target, Value, vector_type
@@ -108,7 +108,7 @@ def _words(value: Lanes) -> list[Value]:
 def emit(module: Module, row: Row, letters: str, name: str) -> None:
     """A "valu" row: every source is read before a result is written, lane by lane."""
     if row.meaning is None:
-        raise CodegenError(f"{row.name}: the row has no meaning")
+        raise UnsupportedError(f"{row.name}: the row has no meaning")
     if row.lanes is not None:
         from spconv_compiler.sim.native.cross import emit_moved
 

@@ -1,0 +1,51 @@
+// RUN: %opt %s -p convert-cross-map-to-gpu{target=gfx950},convert-cross-compact-to-gpu{target=gfx950} --split-input-file | %filecheck %s
+
+// Pairs of a gemm: every fine row looks up and counts, the counts are scanned, the pairs written. A fine voxel has eight
+// pairs at most: (rows * 8) ceildiv 16 tiles, and one begun for each of 27 taps.
+
+// CHECK: [[TILES:#.+]] = affine_map<()[s0, s1, s2] -> ((s0 * 8) ceildiv 16 + 27)>
+// CHECK-LABEL: func.func @strided
+func.func @strided(%fine: !spconv.coords<32> {spconv.name = "coords"}, %coarse: !spconv.coords<32> {spconv.name = "out_coords"}) -> !spconv.pairs<27> {
+  %map = "spconv.cross_map"(%fine, %coarse) {kernel_size = array<i64: 3, 3, 3>, stride = array<i64: 2, 2, 2>, padding = array<i64: 1, 1, 1>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"coarse_grid", {block = 256 : i64}>} : (!spconv.coords<32>, !spconv.coords<32>) -> !spconv.cross_map<27>
+  // CHECK: "spconv.alloc"() {name = "tile_tap", size = [[TILES]]}
+  // CHECK: group = "pairs", kernel = @kernels::@cross_lookup_k32_3x3x3_s2x2x2_p1x1x1_d1x1x1_b256}
+  // CHECK: group = "pairs", kernel = @kernels::@scan_chunks_b1024}
+  // CHECK: group = "pairs", kernel = @kernels::@write_cross_pairs_t27_m16}
+  // CHECK: builtin.unrealized_conversion_cast {{.+}} {in_rows = "rows", rows = "coarse_rows", tiles =
+  %pairs = "spconv.cross_compact"(%map) {transposed = false, schedule = #spconv.schedule<"tap_tile_row", {tile_m = 16 : i64}>} : (!spconv.cross_map<27>) -> !spconv.pairs<27>
+  return %pairs : !spconv.pairs<27>
+}
+
+// The loads of all 27 taps are in flight before the first is used.
+// CHECK: gpu.func @cross_lookup
+// CHECK-COUNT-27: "spconv.tile_load"({{.+}}) : (!spconv.buffer<i32>, i32) -> i32
+// CHECK: gpu.barrier
+
+// -----
+
+// The inverse looks up in the same grid and writes the columns the other way round.
+// CHECK-LABEL: func.func @transposed
+func.func @transposed(%fine: !spconv.coords<32> {spconv.name = "out_coords"}, %coarse: !spconv.coords<32> {spconv.name = "coords"}) -> !spconv.pairs<27> {
+  %map = "spconv.cross_map"(%fine, %coarse) {kernel_size = array<i64: 3, 3, 3>, stride = array<i64: 2, 2, 2>, padding = array<i64: 1, 1, 1>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"coarse_grid", {block = 256 : i64}>} : (!spconv.coords<32>, !spconv.coords<32>) -> !spconv.cross_map<27>
+  // CHECK: kernel = @kernels::@cross_lookup_k32_3x3x3_s2x2x2_p1x1x1_d1x1x1_b256}
+  // CHECK: kernel = @kernels::@write_cross_pairs_t27_m16_transposed}
+  // CHECK: {in_rows = "coarse_rows", rows = "rows", tiles =
+  %pairs = "spconv.cross_compact"(%map) {transposed = true, schedule = #spconv.schedule<"tap_tile_row", {tile_m = 16 : i64}>} : (!spconv.cross_map<27>) -> !spconv.pairs<27>
+  return %pairs : !spconv.pairs<27>
+}
+
+// -----
+
+// A pool reads a table by output rows, into which fine rows put themselves.
+// CHECK-LABEL: func.func @pool
+func.func @pool(%fine: !spconv.coords<32> {spconv.name = "coords"}, %coarse: !spconv.coords<32> {spconv.name = "out_coords"}) -> !spconv.pairs<27> {
+  %map = "spconv.cross_map"(%fine, %coarse) {kernel_size = array<i64: 3, 3, 3>, stride = array<i64: 2, 2, 2>, padding = array<i64: 1, 1, 1>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"coarse_grid", {block = 256 : i64}>} : (!spconv.coords<32>, !spconv.coords<32>) -> !spconv.cross_map<27>
+  // CHECK: [[TABLE:%.+]] = "spconv.alloc"() {name = "output_table"
+  // CHECK: group = "pairs", kernel = @kernels::@fill_table_t27_b256}
+  // CHECK: group = "pairs", kernel = @kernels::@output_lookup_k32_3x3x3_s2x2x2_p1x1x1_d1x1x1_b256}
+  // CHECK: builtin.unrealized_conversion_cast [[TABLE]], %arg3 : {{.+}} {rows = "coarse_rows"}
+  %pairs = "spconv.cross_compact"(%map) {transposed = false, schedule = #spconv.schedule<"output_table", {}>} : (!spconv.cross_map<27>) -> !spconv.pairs<27>
+  return %pairs : !spconv.pairs<27>
+}
+// CHECK: gpu.func @output_lookup
+// CHECK-COUNT-27: "spconv.tile_atomic"({{.+}}) {kind = "umin"}

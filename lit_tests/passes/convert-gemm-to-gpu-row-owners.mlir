@@ -1,0 +1,69 @@
+// RUN: %opt %s -p convert-map-to-gpu,convert-compact-to-gpu,convert-weight-to-gpu,convert-gemm-to-gpu,convert-rows-to-gpu,canonicalize,cse --split-input-file | %filecheck %s
+
+// A gemm that owns its rows makes no fill: the bias, the activation and the rounding are in its own kernel. A row block
+// of 256 is a workgroup of eight waves; blocks go to eight chiplets in turn.
+
+// CHECK: [[GROUPS:#.+]] = affine_map<()[s0, s1, s2] -> (((s0 ceildiv 256) ceildiv 8) * 8)>
+// CHECK-LABEL: func.func @owner
+// CHECK-SAME: message = "bytes of the sorted kernel map"
+// CHECK-SAME: message = "bytes of features of 64 channels"
+func.func @owner(%coords: !spconv.coords<32>, %features: tensor<?x64xbf16>, %weight: tensor<64x3x3x3x64xbf16>, %bias: tensor<64xf32>) -> tensor<?x64xbf16> {
+  %map = "spconv.map"(%coords) {kernel_size = array<i64: 3, 3, 3>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"dense_grid", {block = 256}>} : (!spconv.coords<32>) -> !spconv.map<27>
+  // CHECK: kernel = @kernels::@row_keys_3x3x3_i4
+  // CHECK: kernel = @kernels::@mask_records_i4
+  // CHECK-COUNT-4: kernel = @kernels::@sort_digit_k32_i4
+  // CHECK: kernel = @kernels::@arrange_t27_i4
+  %pairs = "spconv.compact"(%map) {schedule = #spconv.schedule<"sorted_tiles", {block_rows = 256, items = 4}>} : (!spconv.map<27>) -> !spconv.pairs<27>
+  %packed = "spconv.pack_weight"(%weight) {schedule = #spconv.schedule<"mma_panels", {tile_n = 64, mma_n = 16, tile_k = 64, chunk_k = 8}>} : (tensor<64x3x3x3x64xbf16>) -> !spconv.packed<bf16>
+  %init = "spconv.fill"(%coords, %bias) : (!spconv.coords<32>, tensor<64xf32>) -> tensor<?x64xf32>
+  // CHECK-NOT: fill_rows
+  // CHECK: block = 512 : i64, grid = {{.}}[[GROUPS]]{{.}}, group = "output"
+  // CHECK-SAME: kernel = @kernels::@gemm_output_stationary_bf16_t27_64x64_n64x16_k64x8_w8x2_relu_bf16_bias
+  %out = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"relu">, schedule = #spconv.schedule<"output_stationary", {block_rows = 256, waves = 8, fragments = 2, tile_n = 64, mma_n = 16, tile_k = 64, chunk_k = 8, splits = 1}>} : (!spconv.pairs<27>, tensor<?x64xbf16>, !spconv.packed<bf16>, tensor<?x64xf32>) -> tensor<?x64xbf16>
+  return %out : tensor<?x64xbf16>
+}
+
+// Three items in the loop, each with one wait, one barrier, one copy ahead, and a branch for each fragment.
+// CHECK: gpu.func @gemm_output_stationary
+// CHECK: scf.for
+// CHECK-COUNT-3: "spconv.tile_copy_wait"() {newest = 1 : i64}
+// CHECK-NOT: "spconv.tile_copy_wait"
+// CHECK-NOT: "spconv.tile_atomic"
+// CHECK: gpu.return
+
+// -----
+
+// Split over taps: four sums of every row, and a kernel that adds them up in order.
+// CHECK-LABEL: func.func @split
+func.func @split(%coords: !spconv.coords<32>, %features: tensor<?x16xf16>, %weight: tensor<16x3x3x3x16xf16>) -> tensor<?x16xf32> {
+  %map = "spconv.map"(%coords) {kernel_size = array<i64: 3, 3, 3>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"dense_grid", {block = 256}>} : (!spconv.coords<32>) -> !spconv.map<27>
+  %pairs = "spconv.compact"(%map) {schedule = #spconv.schedule<"sorted_tiles", {block_rows = 256, items = 4}>} : (!spconv.map<27>) -> !spconv.pairs<27>
+  %packed = "spconv.pack_weight"(%weight) {schedule = #spconv.schedule<"mma_panels", {tile_n = 16, mma_n = 16, tile_k = 64, chunk_k = 8}>} : (tensor<16x3x3x3x16xf16>) -> !spconv.packed<f16>
+  %init = "spconv.fill"(%coords) : (!spconv.coords<32>) -> tensor<?x16xf32>
+  // CHECK: "spconv.alloc"() {name = "part_sums"
+  // CHECK: kernel = @kernels::@gemm_split_taps_f16_t27_16x16_n16x16_k64x8_w8x2_s4
+  // CHECK: kernel = @kernels::@add_parts_4x16_none_f32
+  %out = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"none">, schedule = #spconv.schedule<"split_taps", {block_rows = 256, waves = 8, fragments = 2, tile_n = 16, mma_n = 16, tile_k = 64, chunk_k = 8, splits = 4}>} : (!spconv.pairs<27>, tensor<?x16xf16>, !spconv.packed<f16>, tensor<?x16xf32>) -> tensor<?x16xf32>
+  return %out : tensor<?x16xf32>
+}
+
+// -----
+
+// Few channels: K is all taps, and nothing goes through local memory.
+// CHECK-LABEL: func.func @small
+func.func @small(%coords: !spconv.coords<32>, %features: tensor<?x4xbf16>, %weight: tensor<16x3x3x3x4xbf16>) -> tensor<?x16xf32> {
+  %map = "spconv.map"(%coords) {kernel_size = array<i64: 3, 3, 3>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"dense_grid", {block = 256}>} : (!spconv.coords<32>) -> !spconv.map<27>
+  %pairs = "spconv.compact"(%map) {schedule = #spconv.schedule<"sorted_tiles", {block_rows = 256, items = 4}>} : (!spconv.map<27>) -> !spconv.pairs<27>
+  // CHECK: kernel = @kernels::@pack_taps_bf16_t27_4x16_n16x16_r4x8
+  %packed = "spconv.pack_weight"(%weight) {schedule = #spconv.schedule<"tap_panels", {tile_n = 16, mma_n = 16, chunk_k = 8, groups = 4}>} : (tensor<16x3x3x3x4xbf16>) -> !spconv.packed<bf16>
+  %init = "spconv.fill"(%coords) : (!spconv.coords<32>) -> tensor<?x16xf32>
+  // CHECK: block = 256 : i64
+  // CHECK-SAME: kernel = @kernels::@gemm_small_channels_bf16_t27_4x16_n16x16_r4x8_w4x1_none_f32
+  %out = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"none">, schedule = #spconv.schedule<"small_channels", {block_rows = 256, waves = 4, fragments = 1, tile_n = 16, mma_n = 16, chunk_k = 8, groups = 4}>} : (!spconv.pairs<27>, tensor<?x4xbf16>, !spconv.packed<bf16>, tensor<?x16xf32>) -> tensor<?x16xf32>
+  return %out : tensor<?x16xf32>
+}
+// CHECK: gpu.func @gemm_small_channels
+// CHECK-NOT: workgroup
+// CHECK-COUNT-7: "spconv.tile_mma"
+// CHECK-NOT: "spconv.tile_mma"
+// CHECK: gpu.return

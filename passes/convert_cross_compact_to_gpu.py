@@ -1,0 +1,153 @@
+"""Lowers spconv.cross_compact: to pairs for a gemm, or to a table of outputs for a pool.
+
+Before:
+    %pairs = "spconv.cross_compact"(%map) {transposed = false, schedule = #spconv.schedule<"tap_tile_row", {tile_m}>}
+After:
+    %in = "spconv.alloc"() {name = "in_rows", …}   (and out_rows, tile_tap, tap_tile, and scratch)
+    "spconv.launch"(%fine, %fine_count, %grid, %table, %chunk, box) {kernel = @kernels::@cross_lookup…}
+    "spconv.launch"(%fine_count, %chunk, %tap_count)                {kernel = @kernels::@scan_chunks…}
+    "spconv.launch"(%fine_count, %table, …, %in, %out, …)           {kernel = @kernels::@write_cross_pairs…}
+
+With schedule "output_table" there are two launches, and the pairs are carried as the table and the number of outputs:
+    "spconv.launch"(%table, %coarse_count)                       {kernel = @kernels::@fill_table…}
+    "spconv.launch"(%fine, %fine_count, %grid, %table, box)      {kernel = @kernels::@output_lookup…}
+
+passes/gpu/cross_lookup.py and cross_pairs.py have the bodies. Needs level stages with schedules and the map lowered,
+gives level gpu for this op. Fails on an op without a schedule, with one that is not for a GPU, with tiles that one
+workgroup cannot pad, and on a table of the outputs of a transposed op.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from spconv_compiler.bindings import ir
+from spconv_compiler.dialect import CrossCompactOp
+from spconv_compiler.dialect.geometry import AXES
+from spconv_compiler.dialect.plan import alloc, launch
+from spconv_compiler.dialect.types import buffer_type
+from spconv_compiler.passes.base import Pass, replace_each
+from spconv_compiler.passes.gpu import cross_lookup, cross_pairs
+from spconv_compiler.passes.gpu.box import box_symbols, box_types
+from spconv_compiler.passes.gpu.dense_grid import TILE_ROWS
+from spconv_compiler.passes.gpu.lanes import shared
+from spconv_compiler.passes.gpu.limits import require
+from spconv_compiler.passes.gpu.scheduled import gpu_target, parameters
+from spconv_compiler.passes.kernel_builder import i32
+from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, gpu_kernel
+from spconv_compiler.passes.reach import Reach
+from spconv_compiler.targets import GpuTarget
+
+# Rows of a workgroup, each a lane.
+_LANES = 256
+OUTPUT_TABLE = "output_table"
+
+
+def _geometry(op: CrossCompactOp) -> tuple[Reach, int]:
+    """(the geometry, bits of a key) that the cast of the lowered map notes."""
+    buffers_of(op.map)
+    noted = op.map.owner.operation.attributes
+    axes = (list(ir.DenseI64ArrayAttr(noted[name])) for name in AXES)
+    return Reach.of(*axes, transposed=False), int(ir.IntegerAttr(noted["key_width"]).value)
+
+
+def rewrite_pairs(op: CrossCompactOp, module: ir.Module, target: GpuTarget, tile_m: int) -> list[ir.Value]:
+    reach, width = _geometry(op)
+    fine, fine_count, _, grid = buffers_of(op.map)
+    taps, wave, words, scan_lanes = op.taps, target.wave, buffer_type(i32()), target.max_workgroup
+    table_size, chunks = f"(rows ceildiv {TILE_ROWS}) * {TILE_ROWS * taps}", f"rows ceildiv {_LANES}"
+    tiles = cross_pairs.gemm_tiles(taps, reach.coarse_of_fine, tile_m)
+    require(op, "bytes of the kernel map", f"({table_size}) * 4", target.buffer_limit_bytes)
+    require(op, "bytes of a column of the pair list", f"({tiles}) * {4 * tile_m}", target.buffer_limit_bytes)
+    table, chunk = alloc("table", i32(), table_size), alloc("chunk", i32(), f"({chunks}) * {taps}")
+    tap_count, tap_tile = alloc("tap_count", i32(), str(taps)), alloc("tap_tile", i32(), str(taps + 1))
+    in_rows, out_rows = (alloc(name, i32(), f"({tiles}) * {tile_m}") for name in ("in_rows", "out_rows"))
+    tile_tap = alloc("tile_tap", i32(), tiles)
+
+    look_up = gpu_kernel(
+        module,
+        f"cross_lookup_k{width}_{reach.name}_b{_LANES}",
+        [words] * 5 + box_types(width),
+        _LANES,
+        cross_lookup.look_up(reach, _LANES, wave),
+        workgroup=[shared(cross_lookup.batch_size(reach.kernel_size) * (_LANES // wave))],
+    )
+    scan = gpu_kernel(
+        module,
+        f"scan_chunks_b{scan_lanes}",
+        [words] * 3,
+        scan_lanes,
+        cross_pairs.scan_chunks(_LANES, scan_lanes, wave),
+        workgroup=[shared(scan_lanes // wave)],
+    )
+    write = gpu_kernel(
+        module,
+        f"write_cross_pairs_t{taps}_m{tile_m}" + ("_transposed" if op.transposed else ""),
+        [words] * 8,
+        _LANES,
+        cross_pairs.write_pairs(taps, tile_m, _LANES, wave, transposed=op.transposed),
+        workgroup=[shared(_LANES // wave)],
+    )
+    by_rows = [chunks, str(cross_lookup.batches(reach.kernel_size))]
+    # A workgroup for every tap even where there are no rows: the lists are then empty, not undefined.
+    by_tap = [f"rows floordiv {_LANES} + 1", str(taps)]
+    found = [fine, fine_count, grid, table, chunk, *box_symbols(width)]
+    launch(look_up, found, group="pairs", grid=by_rows, block=_LANES)
+    launch(scan, [fine_count, chunk, tap_count], group="pairs", grid=[str(taps)], block=scan_lanes)
+    lists = [in_rows, out_rows, tile_tap, tap_tile]
+    launch(write, [fine_count, table, chunk, tap_count, *lists], group="pairs", grid=by_tap, block=_LANES)
+
+    reads, writes = ("coarse_rows", "rows") if op.transposed else ("rows", "coarse_rows")
+    noted = {"rows": writes, "in_rows": reads, "tiles": tiles}
+    attributes = {name: ir.StringAttr.get(text) for name, text in noted.items()}
+    return [cast_to_stage(lists, op.operation.results[0].type, **attributes)]
+
+
+def rewrite_table(op: CrossCompactOp, module: ir.Module, target: GpuTarget) -> list[ir.Value]:
+    reach, width = _geometry(op)
+    fine, fine_count, coarse_count, grid = buffers_of(op.map)
+    taps, words = op.taps, buffer_type(i32())
+    size = f"(coarse_rows ceildiv {TILE_ROWS}) * {TILE_ROWS * taps}"
+    require(op, "bytes of the table of outputs", f"({size}) * 4", target.buffer_limit_bytes)
+    table = alloc("output_table", i32(), size)
+    fill = gpu_kernel(
+        module, f"fill_table_t{taps}_b{_LANES}", [words] * 2, _LANES, cross_lookup.fill_table(taps, _LANES)
+    )
+    look_up = gpu_kernel(
+        module,
+        f"output_lookup_k{width}_{reach.name}_b{_LANES}",
+        [words] * 4 + box_types(width),
+        _LANES,
+        cross_lookup.look_up_outputs(reach, _LANES),
+    )
+    launch(fill, [table, coarse_count], group="pairs", grid=[f"({size}) ceildiv {4 * _LANES}"], block=_LANES)
+    by_rows = [f"rows ceildiv {_LANES}", str(cross_lookup.batches(reach.kernel_size))]
+    found = [fine, fine_count, grid, table, *box_symbols(width)]
+    launch(look_up, found, group="pairs", grid=by_rows, block=_LANES)
+    return [cast_to_stage([table, coarse_count], op.operation.results[0].type, rows=ir.StringAttr.get("coarse_rows"))]
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertCrossCompactToGpu(Pass):
+    """See the module."""
+
+    target: str = "gfx950"
+    name: ClassVar[str] = "convert-cross-compact-to-gpu"
+    needs: ClassVar[str] = "stages"
+    gives: ClassVar[str] = "gpu"
+
+    def run(self, module: ir.Module) -> None:
+        target = gpu_target(self, module, self.target)
+
+        def rewrite(op: CrossCompactOp) -> list[ir.Value]:
+            if op.schedule is not None and op.schedule[0] == OUTPUT_TABLE:
+                if op.transposed:
+                    self.fail(op, "a table of the outputs of a transposed op", "supported: outputs are coarse")
+                return rewrite_table(op, module, target)
+            tile_m = parameters(self, op, "tap_tile_row", "tile_m")["tile_m"]
+            if tile_m > _LANES:
+                self.fail(op, f"gemm tiles of {tile_m} pairs", f"padding reaches {_LANES} pairs at most")
+            return rewrite_pairs(op, module, target, tile_m)
+
+        replace_each(module, CrossCompactOp.OPERATION_NAME, rewrite)

@@ -1,0 +1,175 @@
+"""The launches of a gemm with schedule `output_stationary` or `split_taps`.
+
+Before:
+    %out = "spconv.gemm"(%pairs, %features, %packed, %fill, %residual) {schedule = <"output_stationary", …>}
+After:
+    %res = "spconv.alloc"() {name = "out", size = rows * C_out}
+    "spconv.launch"(%features, %packed, %table, %steps, %counts, %order, %bias, %residual, %res, rows)
+
+Split over taps, the gemm writes `splits` sums of every row instead, and a second launch adds them up. Either way the
+last launch has the bias, the residual, the activation and the rounding in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from spconv_compiler.bindings import ir
+from spconv_compiler.dialect import FillOp, GemmOp
+from spconv_compiler.dialect.plan import alloc, launch, symbol
+from spconv_compiler.dialect.rules import element
+from spconv_compiler.dialect.types import element_type
+from spconv_compiler.passes.base import defining_op
+from spconv_compiler.passes.gpu import part_sums, rows
+from spconv_compiler.passes.gpu.epilogue import finish
+from spconv_compiler.passes.gpu.lanes import load, plus, store, times
+from spconv_compiler.passes.gpu.limits import require
+from spconv_compiler.passes.gpu.mma_panels import Panels
+from spconv_compiler.passes.gpu.output_stationary import Finish, Geometry, OutputStationaryKernel
+from spconv_compiler.passes.gpu.sorted_tiles import BLOCKS
+from spconv_compiler.passes.kernel_builder import V, bits, f32, i32, if_
+from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, gpu_kernel
+from spconv_compiler.targets import GpuTarget, MmaShape
+
+PARAMETERS = ("block_rows", "waves", "fragments", *Panels.PARAMETERS, "splits")
+_LANES = 256
+_WORD_BITS = 32
+
+
+def misfits(mma: MmaShape, target: GpuTarget, values: Mapping[str, int]) -> list[str]:
+    """What is wrong with the parameters of a schedule for this matrix instruction."""
+    held, _ = mma.lane_elements(target.wave)
+    tile, across = values["fragments"] * mma.m, values["chunk_k"] * (target.wave // mma.n)
+    rules = {
+        f"mma_n is the instruction's {mma.n}": values["mma_n"] == mma.n,
+        "tile_n is a multiple of mma_n": values["tile_n"] % values["mma_n"] == 0,
+        f"chunk_k is a multiple of the {held} that a lane holds": values["chunk_k"] % held == 0,
+        f"tile_k is a multiple of {target.wave // mma.n} chunk_k": values["tile_k"] % across == 0,
+        f"block_rows is waves times {tile}": values["block_rows"] == values["waves"] * tile,
+    }
+    return [rule for rule, kept in rules.items() if not kept]
+
+
+def rewrite_output_stationary(
+    op: GemmOp, mma: MmaShape, module: ir.Module, target: GpuTarget, values: Mapping[str, int]
+) -> list[ir.Value]:
+    """The gemm of an op whose parameters fit and whose init is a fill."""
+    moved = element_type(op.weight.type)
+    panels = Panels.of(op.taps, op.c_in, op.c_out, values)
+    shape, splits = (mma.m, mma.n, mma.k), values["splits"]
+    geometry = Geometry(panels, shape, target.wave, values["waves"], values["fragments"], splits, target.chiplets)
+    # The offset of a row that is not there lies behind all rows, and must not come back into them by wrapping.
+    in_bytes = panels.c_in * bits(moved) // 8
+    limit = target.buffer_limit_bytes - 2 * in_bytes
+    require(op, f"bytes of features of {op.c_in} channels", f"rows * {in_bytes}", limit)
+    order, table, steps, step_count = buffers_of(op.pairs)
+    (features,), (packed,) = buffers_of(op.features), buffers_of(op.weight)
+    ends = Ends(op, module, target, splits)
+    inputs, number = [features, packed, table, steps, step_count, order], symbol("rows", i32())
+    name = f"gemm_{values_name(op)}_{moved}_t{op.taps}_{op.c_in}x{op.c_out}_{panels.name}"
+    kernel = gpu_kernel(
+        module,
+        f"{name}_w{geometry.waves}x{geometry.fragments}_{ends.name}",
+        [buffer.type for buffer in (*inputs, *ends.buffers)] + [i32()],
+        geometry.lanes,
+        OutputStationaryKernel(geometry, ends.finish),
+        workgroup=geometry.workgroup(moved),
+    )
+    arguments, grid = [*inputs, *ends.buffers, number], [geometry.groups(BLOCKS)]
+    launch(kernel, arguments, group="output", grid=grid, block=geometry.lanes)
+    return ends.result()
+
+
+def values_name(op: GemmOp) -> str:
+    """The name of the gemm's schedule."""
+    return "" if op.schedule is None else op.schedule[0]
+
+
+class Ends:
+    """What comes after the sums of a gemm that owns its rows: in its own kernel where that can be.
+
+    It cannot where there are several sums of a row, nor where two rows share a word: with 16-bit results and an odd
+    number of channels two waves would write halves of it. Then the gemm writes its f32 sums, and another kernel ends
+    them.
+
+    Attributes:
+        name: distinct for distinct ends. buffers: what the gemm's kernel takes beside its operands.
+    """
+
+    def __init__(self, op: GemmOp, module: ir.Module, target: GpuTarget, parts: int = 1) -> None:
+        self.op, self.module, self.target, self.parts = op, module, target, parts
+        self.out_type, count, limit = element(op.operation.results[0]), op.c_out, target.buffer_limit_bytes
+        fill = defining_op(op.init)
+        assert isinstance(fill, FillOp)
+        self.biases = [] if fill.bias is None else buffers_of(fill.bias)
+        self.residuals = [] if op.residual is None else buffers_of(op.residual)
+        size = f"rows * {count}"
+        require(op, f"bytes of {self.out_type} rows of {count} channels", f"{size} * {bits(self.out_type) // 8}", limit)
+        self.out = alloc("out", self.out_type, size)
+        self.end = f"{op.epilogue.name}_{self.out_type}" + "_bias" * bool(self.biases)
+        self.end += "".join(f"_plus_{element_type(buffer.type)}" for buffer in self.residuals)
+        self.apart = parts > 1 or (bits(self.out_type) < _WORD_BITS and count % 2 == 1)
+        if self.apart:
+            require(op, f"bytes of {parts} f32 sums of {count} channels", f"{size} * {parts * 4}", limit)
+            self.name, self.buffers = f"s{parts}", [alloc("part_sums", f32(), f"{size} * {parts}")]
+        else:
+            self.name, self.buffers = self.end, [*self.biases, *self.residuals, self.out]
+
+    def finish(self, geometry: HasPanels, others: Sequence[V], rows: V, part: V) -> Finish:
+        """What the gemm's kernel does with its sums; others: `buffers` as its arguments."""
+        channels, out = self.op.c_out, others[-1]
+
+        def to_parts(row: V, channel: V, total: V) -> None:
+            store(total, out, plus(times(plus(times(part, rows), row), channels), channel))
+
+        def to_rows(row: V, channel: V, total: V) -> None:
+            lanes = ir.VectorType(total.type).shape[0] if isinstance(total.type, ir.VectorType) else 1
+            at = plus(times(row, channels), channel)
+            if self.biases:
+                total = total + load(others[0], channel, lanes)
+            added = load(others[-2], at, lanes) if self.residuals else None
+            store(finish(total, added, self.op.epilogue, self.out_type), out, at)
+
+        return within(channels, geometry, to_parts if self.apart else to_rows)
+
+    def result(self) -> list[ir.Value]:
+        """The result of the gemm, once its kernel is launched."""
+        if self.apart:
+            count = self.op.c_out
+            body = part_sums.add_parts(
+                count, self.parts, self.op.epilogue, self.out_type, _LANES,
+                bias=bool(self.biases), residual=bool(self.residuals),
+            )  # fmt: skip
+            arguments = [*self.buffers, *self.biases, *self.residuals, self.out]
+            types = [buffer.type for buffer in arguments] + [i32()]
+            adder = gpu_kernel(self.module, f"add_parts_{self.parts}x{count}_{self.end}", types, _LANES, body)
+            grid = [f"(rows * {count}) ceildiv {rows.span(count, _LANES)}"]
+            launch(adder, [*arguments, symbol("rows", i32())], group="output", grid=grid, block=_LANES)
+        return [cast_to_stage([self.out], self.op.operation.results[0].type)]
+
+
+class HasPanels(Protocol):
+    """The geometry of a kernel, as far as the ends of rows need to know it."""
+
+    @property
+    def panels(self) -> Panels: ...
+
+
+def within(channels: int, geometry: HasPanels, write: Finish) -> Finish:
+    """`write` for the channels that there are: at once where rows allow the lane's run of them, else one by one."""
+    padded = geometry.panels.n_tiles * geometry.panels.columns
+
+    def checked(row: V, channel: V, total: V) -> None:
+        lanes = int(total.type.shape[0])
+        if padded == channels:
+            write(row, channel, total)
+        elif channels % lanes == 0:
+            with if_(channel < channels):
+                write(row, channel, total)
+        else:
+            for lane in range(lanes):
+                with if_(plus(channel, lane) < channels):
+                    write(row, plus(channel, lane), total.lane(lane))
+
+    return checked

@@ -1,0 +1,198 @@
+"""Rows grouped by the taps that they have, for the gemm that owns its output rows (output_stationary.py).
+
+A row's mask says which taps have a neighbour. Rows of one block should have like masks, since all of them pay for
+every tap that one of them has. The rows are sorted (radix_sort.py) by `row_keys`: the mask as a number of 28 bits, by
+its place in a Gray code, so that rows which follow one another differ in few taps. Far taps (corners, then edges) are
+rare, and are the high bits. Then `arrange` makes, for every block of 256 sorted rows, the table in their order, and
+the steps that the gemm takes: the taps that any of them has, ascending, each with the tiles of 16 rows that have it.
+
+Buffers: row_order i32 [blocks · 256], the row at each place, −1 behind the last; sorted_table i32 [tiles][taps][16],
+the neighbour table in that order; steps i32 [blocks][taps], tap | tiles << 16, zeros behind the last; step_count i32
+[blocks].
+
+On real frames (nuScenes and three strided levels, SemanticKITTI, ScanNet, Waymo) a tile of 16 sorted rows has 1.06 to
+1.59 times the taps that its rows have on average, a block of 256 rows 1.2 to 2.9 times. Sorting within windows of
+16,384 rows would give 1.09 to 2.0, and in the order of voxels it is 1.5 to 6.1.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+from spconv_compiler.passes.gpu.dense_grid import NONE, TILE_ROWS
+from spconv_compiler.passes.gpu.lanes import (
+    ballot,
+    barrier,
+    block,
+    get,
+    load,
+    plus,
+    put,
+    scan_workgroup,
+    store,
+    thread,
+    times,
+)
+from spconv_compiler.passes.gpu.local import of_wave
+from spconv_compiler.passes.gpu.radix_sort import Sort
+from spconv_compiler.passes.kernel_builder import V, const, for_, i32, i64, if_, if_else
+
+BLOCK_ROWS = 256
+KEY_BITS = 28
+_MAX_BATCH = 9
+LIMIT = 2**KEY_BITS - 1
+# A step: the tap below, a bit for each tile of the block above.
+TAP_MASK = 0xFFFF
+FIRST_TILE_BIT = 16
+
+
+def key_bits(kernel_size: Sequence[int]) -> list[int]:
+    """The bit of a key that each tap sets: near taps low, far ones high; with many taps several share a bit."""
+    taps = list(itertools.product(*(range(-(size // 2), size - size // 2) for size in kernel_size)))
+    distance = [sum(map(abs, tap)) for tap in taps]
+    ranked = sorted(range(len(taps)), key=lambda tap: distance[tap])
+    bits = [0] * len(taps)
+    for rank, tap in enumerate(ranked):
+        bits[tap] = rank if len(taps) <= KEY_BITS else rank * KEY_BITS // len(taps)
+    return bits
+
+
+def row_keys(kernel_size: Sequence[int], sort: Sort, lanes: int) -> Callable[..., None]:
+    """Body(table, keys, state, rows): the key of every row, a lane each, and zeros in the sort's state.
+
+    The grid is as large as both together.
+    """
+    bits = key_bits(kernel_size)
+
+    def body(table: V, keys: V, state: V, rows: V) -> None:
+        sort.clear(lanes)(state, rows, const(LIMIT, i32()))
+        row = plus(times(block(), lanes), thread())
+        with if_(row < rows):
+            first = plus(times(row // TILE_ROWS, len(bits) * TILE_ROWS), row % TILE_ROWS)
+            mask = const(0, i32())
+            for tap, bit in enumerate(bits):
+                # The sign bit: rows are below 2^31, absent ones are −1.
+                absent = load(table, plus(first, tap * TILE_ROWS)) >> 31
+                mask = mask | ((absent ^ 1) << bit)
+            store(_gray_rank(mask), keys, row)
+
+    return body
+
+
+def make_records(sort: Sort) -> Callable[..., None]:
+    """Body(keys, records, state, rows, shared): what the sort begins with."""
+    make = sort.make_records(lambda keys, row, limit: load(keys, row))
+
+    def body(keys: V, records: V, state: V, rows: V, counts: V) -> None:
+        make(keys, records, state, rows, const(LIMIT, i32()), counts)
+
+    return body
+
+
+def _gray_rank(code: V) -> V:
+    """Where a Gray code stands in the sequence of all of them: bit i is the parity of the bits from i on."""
+    for shift in (1, 2, 4, 8, 16):
+        code = code ^ (code >> shift)
+    return code
+
+
+def arrange(taps: int, sort: Sort) -> Callable[..., None]:
+    """Body(table, records, state, order, sorted_table, steps, step_count, rows, tiles, totals).
+
+    A workgroup is a block of rows, a lane a row. tiles, totals: shared i32, of shared_words(taps, wave).
+    """
+    wave, waves = sort.wave, BLOCK_ROWS // sort.wave
+
+    def body(
+        table: V,
+        records: V,
+        state: V,
+        order: V,
+        sorted_table: V,
+        steps: V,
+        step_count: V,
+        rows: V,
+        tiles: V,
+        totals: V,
+    ) -> None:
+        number, lane = block(), thread()
+        place = plus(times(number, BLOCK_ROWS), lane)
+        half = sort.final_half(state, const(LIMIT, i32()), rows)
+        row = _row_at(records, plus(half, place), place < rows)
+        store(row, order, place)
+        # A place without a row reads the table's first row and drops what it finds.
+        known = row.max(0)
+        source = plus(times(known // TILE_ROWS, taps * TILE_ROWS), known % TILE_ROWS)
+        target = plus(times(place // TILE_ROWS, taps * TILE_ROWS), lane % TILE_ROWS)
+        own = lane // wave
+        # Loads of several taps are in flight at once.
+        batch = max(size for size in range(1, _MAX_BATCH + 1) if taps % size == 0)
+        with for_(0, const(taps, i32()), batch, unroll=False) as each:
+            at = [times(plus(each.iv, tap), TILE_ROWS) for tap in range(batch)]
+            neighbours = [load(table, plus(source, offset)) for offset in at]
+            for tap in range(batch):
+                found = (row >= 0).select(neighbours[tap], NONE)
+                store(found, sorted_table, plus(target, at[tap]))
+                present = ballot(found >= 0)
+                with if_((lane % wave).eq(0)):
+                    put(_tiles_of(present, wave), tiles, plus(times(plus(each.iv, tap), waves), own))
+        barrier()
+        _list(taps, waves, wave, number, lane, steps, step_count, tiles, totals)
+
+    return body
+
+
+def _row_at(records: V, place: V, known: V) -> V:
+    """The row of the sorted record at a place, −1 where there is none."""
+    return if_else(known, lambda: [load(records, plus(times(place, 2), 1))], lambda: [const(NONE, i32())])[0]
+
+
+def shared_words(taps: int, wave: int) -> tuple[int, int]:
+    """Elements of the two shared buffers of `arrange`."""
+    waves = BLOCK_ROWS // wave
+    return taps * waves, waves
+
+
+def _tiles_of(present: V, wave: int) -> V:
+    """Bit t: a lane of tile t of this wave is present."""
+    bits = const(0, i32())
+    for tile in range(wave // TILE_ROWS):
+        rows = (present >> (tile * TILE_ROWS)) & ((1 << TILE_ROWS) - 1)
+        bits = bits | (rows.ne(const(0, i64())).select(const(1 << tile, i32()), 0))
+    return bits
+
+
+def _list(
+    taps: int, waves: int, wave: int, number: V, lane: V, steps: V, step_count: V, tiles: V, totals: V
+) -> None:
+    """Writes the steps of the block: present taps in order, then zeros."""
+    per_wave = wave // TILE_ROWS
+    first, before = times(number, taps), const(0, i32())
+    found = []
+    for start in range(0, taps, BLOCK_ROWS):
+        tap = plus(lane, start)
+        (mask,) = if_else(tap < taps, lambda tap=tap: [_gather(tiles, tap, waves, per_wave)], lambda: [const(0, i32())])  # type: ignore[misc]
+        has = mask.ne(0).select(const(1, i32()), 0)
+        inclusive = before + scan_workgroup(has, totals, wave, waves)
+        barrier()
+        with if_(lane.eq(BLOCK_ROWS - 1)):
+            put(inclusive, totals, const(0, i32()))
+        barrier()
+        before = of_wave(get(totals, const(0, i32())))
+        barrier()
+        found.append((tap, mask, has, inclusive))
+    for tap, mask, has, inclusive in found:
+        with if_(tap < taps):
+            at = has.ne(0).select(inclusive - 1, before + tap - inclusive)
+            store(has.ne(0).select(tap | (mask << FIRST_TILE_BIT), 0), steps, plus(first, at))
+    with if_(lane.eq(0)):
+        store(before, step_count, number)
+
+
+def _gather(tiles: V, tap: V, waves: int, per_wave: int) -> V:
+    """The tiles of the block that have a tap, put together from those of its waves."""
+    mask = const(0, i32())
+    for other in range(waves):
+        mask = mask | (get(tiles, plus(times(tap, waves), other)) << (other * per_wave))
+    return mask

@@ -1,0 +1,13 @@
+"""Whole networks: from an exported torch program to one plan with shared maps and fused epilogues.
+
+| module | what |
+|---|---|
+| `importer`, `import_ops` | torch.export program → level spconv, with the user's lines as locations |
+| `boundary` | what stays in torch: before the first sparse op and after the last one |
+| `passes` | the passes on level spconv, in order |
+| `parameters` | numbers of the ops on parameters |
+| `plan`, `memory` | the steps of a network; which buffers share memory |
+| `kernels` | compiles and loads the kernels of the steps |
+| `calls`, `runner` | runs the steps on the CPU: one call for all kernels behind the maps |
+| `compile` | `sc.compile` and `sc.import_graph` |
+"""

@@ -1,0 +1,241 @@
+"""`sc.compile`: a model, exported and compiled once, as a callable for any number of voxels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from spconv_compiler import env
+from spconv_compiler.arrays import Array
+from spconv_compiler.coordinates import check_coords
+from spconv_compiler.errors import InputError
+from spconv_compiler.forward_only import forward_only
+from spconv_compiler.network.build import build_plan
+from spconv_compiler.network.cpu import CpuNetwork
+from spconv_compiler.network.export import as_arguments, export
+from spconv_compiler.network.importer import Graph, import_graph
+from spconv_compiler.network.kernels import Progress, compile_all, is_on_rows, plan_options
+from spconv_compiler.network.maps import RunMaps, requests_of
+from spconv_compiler.network.memory import MemoryReport, assign_slots, peak_bytes
+from spconv_compiler.network.passes import optimize
+from spconv_compiler.network.plan import NetworkPlan
+from spconv_compiler.network.steps import StepNetwork
+from spconv_compiler.operands import check_features
+from spconv_compiler.targets import CpuTarget, get_target
+from spconv_compiler.tensor_cache import TensorCache
+from spconv_compiler.tools.console import progress_bar
+
+# Frames whose maps are kept, with keep_maps.
+_KEPT_FRAMES = 4
+
+
+class Network:
+    """A compiled model: called as the model is, with any number of voxels. Made by `compile`.
+
+    Attributes:
+        graph: the network at level spconv, after its passes; str() of it is MLIR.
+        plan: sets, maps, values and steps.
+        timings: seconds of each part of compiling.
+        compiled: kernels that were compiled, and neither in memory nor on disk.
+    """
+
+    def __init__(self, graph: Graph, eager: NetworkPlan, plan: NetworkPlan, target: str, *, keep_maps: bool) -> None:
+        self.graph, self.plan, self.target = graph, plan, target
+        self.timings: dict[str, float] = {}
+        self.compiled = 0
+        self._eager, self._keep = eager, keep_maps
+        on_cpu = isinstance(get_target(target), CpuTarget)
+        self._runner = CpuNetwork(plan, target) if on_cpu else StepNetwork(plan, target)
+        self._requests = requests_of(plan, target)
+        levels = enumerate(plan.levels)
+        self._levels = {number: level.argument for number, level in levels if level.argument is not None}
+        self._frames: TensorCache[RunMaps] = TensorCache(_KEPT_FRAMES)
+        # Trees of plain tensors need not be taken apart.
+        count = len(graph.inputs)
+        self._tensors = count if graph.in_spec == _pytree.tree_structure(((0,) * count, {})) else -1
+        self._one_result = graph.out_spec == _pytree.tree_structure(0)
+        self._last: tuple[list[int], int, int] = ([0] * len(plan.levels), 0, 0)
+
+    def __repr__(self) -> str:
+        return f"Network({len(self.plan.steps)} steps over {len(self.plan.maps)} maps, target={self.target!r})"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model gives for these arguments.
+
+        Coordinates and features are those of the example in kind, dtype and channels, with any number of voxels; all
+        other arguments are as they were, unless they are tensors.
+
+        Raises:
+            InputError: arguments are not accepted, or coordinates repeat or lie outside of the model's grid.
+            LaunchError: out of memory or threads.
+        """
+        leaves = self._leaves(args, kwargs)
+        with torch.no_grad():
+            given = self.graph.head(leaves)
+            maps = self._maps(given)
+            values = self._features(given, maps)
+            made = self._runner.run(maps, values, keep=self._keep)
+            self._last = [maps.rows(level) for level in range(len(self.plan.levels))], maps.peak_bytes, maps.built_bytes
+            sources = [given[place] for place, (kind, _) in enumerate(self.plan.arguments) if kind == "value"]
+            results = [self._result(kind, number, maps, made) for kind, number in self.plan.results]
+            outputs = self.graph.tail([*results, *leaves])
+        outputs = [self._guard(output, sources) for output in outputs]
+        return outputs[0] if self._one_result else _pytree.tree_unflatten(outputs, self.graph.out_spec)
+
+    def _leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+        """The arguments as the program takes them, in a list."""
+        if not kwargs and len(args) == self._tensors and all(isinstance(value, torch.Tensor) for value in args):
+            return args
+        leaves, spec = _pytree.tree_flatten((args, kwargs))
+        if spec != self.graph.in_spec:
+            found, known = (" ".join(str(item).split()) for item in (spec, self.graph.in_spec))
+            raise InputError(f"the arguments are {found}; accepted, as in the example: {known}")
+        return leaves
+
+    def _coords(self, given: Sequence[Any]) -> dict[int, torch.Tensor]:
+        """The coordinate tensors among the arguments, by level."""
+        coords = {level: given[place] for level, place in self._levels.items()}
+        for level, tensor in coords.items():
+            if not isinstance(tensor, torch.Tensor) or tensor.dim() != 2 or tensor.shape[1] != 4:
+                shape = list(getattr(tensor, "shape", ()))
+                raise InputError(f"{self.plan.levels[level].name} has shape {shape}; accepted: int32 [N, 4]")
+
+        return coords
+
+    def _build_maps(self, coords: Mapping[int, torch.Tensor]) -> RunMaps:
+        maps = RunMaps(self.plan, self._requests, coords)
+        if self._runner.any_kernel is not None:
+            maps.check_limits(self._runner.any_kernel)
+        return maps
+
+    def _maps(self, given: Sequence[Any]) -> RunMaps:
+        coords = self._coords(given)
+        # Of several coordinate tensors none alone says whether all are the same.
+        if not self._keep or len(coords) != 1 or self._runner.any_kernel is None:
+            return self._build_maps(coords)
+        (tensor,) = coords.values()
+        checksum = self._runner.any_kernel.checksum
+        return self._frames.get(tensor, check_coords(tensor), None, checksum, lambda: self._build_maps(coords))
+
+    def _features(self, given: Sequence[Any], maps: RunMaps) -> dict[int, Array]:
+        found = {}
+        for (kind, number), source in zip(self.plan.arguments, given, strict=True):
+            if kind == "value":
+                value = self.plan.values[number]
+                array = check_features(source, maps.rows(value.level), self.plan.levels[value.level].name)
+                if (array.shape[1], array.dtype) != (value.channels, value.dtype):
+                    raise InputError(
+                        f"{value.name} has {array.shape[1]} channels of {array.dtype}; accepted, as in the example: "
+                        f"{value.channels} of {value.dtype}"
+                    )
+                found[number] = array
+        return found
+
+    def _result(self, kind: str, number: int, maps: RunMaps, made: Mapping[int, torch.Tensor]) -> Any:
+        return maps.coords[number] if kind == "level" else made[number]
+
+    def _guard(self, output: Any, sources: Sequence[Any]) -> Any:
+        floating = isinstance(output, torch.Tensor) and output.is_floating_point()
+        return forward_only(output, "a compiled network", *sources) if floating else output
+
+    def place_values(self, leaves: Sequence[Any]) -> None:
+        """Decides which values share memory, by the sizes of an example, given as a list."""
+        with torch.no_grad():
+            maps = self._build_maps(self._coords(self.graph.head(leaves)))
+        rows = [maps.rows(level) for level in range(len(self.plan.levels))]
+        self._last = rows, 0, 0
+        self._runner.use_slots(assign_slots(self.plan, _sizes(self.plan, rows)))
+
+    def memory_report(self) -> MemoryReport:
+        """Bytes at the voxels of the last call, or of the example."""
+        rows, peak, built = self._last
+        features = self._runner.feature_bytes(rows)
+        eager = peak_bytes(self._eager, _sizes(self._eager, rows))
+        return MemoryReport(features, eager, peak, built, self._runner.arena_bytes, self._runner.parameter_bytes)
+
+
+def compile(
+    model: Any,
+    example: Any = None,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    target: str | None = None,
+    keep_maps: bool = False,
+    progress: Progress | None = None,
+) -> Network:
+    """Compiles a model of spconv_compiler.pytorch modules into one plan.
+
+    Batch norms are folded into weights, and activations, residual sums and biases done where a convolution's sum is
+    complete; layers over the same voxels share maps; values share memory. What comes before the first sparse layer and
+    after the last one (to_dense, a dense head) stays torch. Kernels depend on channels and kernel sizes alone: no
+    number of voxels compiles anything again.
+
+    Args:
+        model: a torch.nn.Module in eval mode, or the ExportedProgram of one (then without an example).
+        example: its positional arguments: a tuple, or the only one. At least two voxels.
+        kwargs: its arguments by keyword.
+        target: as in compile_conv; "auto" by default.
+        keep_maps: keep the maps of a coordinate tensor while it lives unchanged, for the next call with it. Otherwise a
+            map's memory is free as soon as the last layer over it is done.
+        progress: called with (kernels compiled, of how many, name); by default a bar on a terminal.
+
+    Raises:
+        InputError: the model cannot be compiled; the message names the node, its line and what is accepted.
+        CompileError, LaunchError, ToolchainError: see compile_conv and driver.load_conv.
+    """
+    name = get_target(env.TARGET.get() if target is None else target).name
+    clock = _Clock()
+    program = model if isinstance(model, torch.export.ExportedProgram) else export(model, example, kwargs)
+    clock.lap("export")
+    graph = import_graph(program)
+    eager = build_plan(graph)
+    clock.lap("import")
+    optimize(graph.module, graph.context)
+    plan = build_plan(graph)
+    clock.lap("passes")
+    compiled = _compile_kernels(plan, name, progress)
+    clock.lap("kernels")
+    network = Network(graph, eager, plan, name, keep_maps=keep_maps)
+    network.timings, network.compiled = clock.laps, compiled
+    _place(network, program, example, kwargs)
+    clock.lap("load")
+    return network
+
+
+def _compile_kernels(plan: NetworkPlan, target: str, progress: Progress | None) -> int:
+    on_cpu = isinstance(get_target(target), CpuTarget)
+    options = [item for item in plan_options(plan, target) if on_cpu or not is_on_rows(item)]
+    if progress is not None:
+        return compile_all(options, progress)
+    with progress_bar(len(options)) as step:
+        return compile_all(options, lambda done, count, name: step(f"{name} ({done} of {count})"))
+
+
+def _place(network: Network, program: Any, example: Any, kwargs: Mapping[str, Any] | None) -> None:
+    """Puts values into memory by the sizes of the example, if there is one."""
+    if example is None and program.example_inputs is None:
+        return
+    given = program.example_inputs if example is None else (as_arguments(example), dict(kwargs or {}))
+    network.place_values(_pytree.tree_leaves(given))
+
+
+def _sizes(plan: NetworkPlan, rows: Sequence[int]) -> list[int]:
+    """Bytes of every value."""
+    return [rows[value.level] * value.row_bytes for value in plan.values]
+
+
+class _Clock:
+    """Seconds between laps, by name."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name] = now - self._last
+        self._last = now

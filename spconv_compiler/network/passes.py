@@ -1,0 +1,34 @@
+"""The passes on a network at level spconv, in order, and why in that order."""
+
+from __future__ import annotations
+
+from spconv_compiler import env
+from spconv_compiler.bindings import ir
+from spconv_compiler.passes.base import Pass, Upstream
+from spconv_compiler.passes.registry import pass_class
+from spconv_compiler.pipeline import Stage
+from spconv_compiler.runner import Runner
+
+
+def network_passes() -> tuple[Pass, ...]:
+    """Every pass between import and plan."""
+    return (
+        # Strided layers over one coordinate set with one geometry have one set of outputs from here on.
+        Upstream("share-coordinates", "cse"),
+        # Before pointwise ops are fused: a batch norm lies between a convolution and its activation.
+        pass_class("fold-affine")(),
+        pass_class("fuse-pointwise")(),
+        # Drops what folding left without a use.
+        Upstream("clean-network", "cse"),
+    )
+
+
+def optimize(module: ir.Module, context: ir.Context) -> None:
+    """Runs all passes on `module`; SPCONV_PRINT_AFTER and SPCONV_VERIFY hold here too.
+
+    Raises:
+        PassError, VerifyError: a pass refuses the module, or leaves it wrong.
+    """
+    runner = Runner(verify=env.VERIFY.get(), print_after=env.PRINT_AFTER.get())
+    with context, ir.Location.unknown():
+        runner.run_stages(module, [Stage("spconv", "spconv", network_passes())])

@@ -1,0 +1,91 @@
+"""Functions on SparseConvTensors."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from spconv_compiler.errors import InputError
+from spconv_compiler.pytorch.core import SparseConvTensor
+
+
+def sparse_add(*tensors: SparseConvTensor) -> SparseConvTensor:
+    """Sum over the union of voxels: a voxel that several tensors have gets the sum of their features.
+
+    Args:
+        tensors: one or more, of equal spatial_shape, batch_size and channels; their indices may differ.
+
+    Returns:
+        Rows ascend in (batch, coordinates). What layers noted under keys is kept if one operand has just these rows
+        in this order; otherwise dropped, and no inverse convolution is possible.
+
+    Raises:
+        InputError: the tensors do not fit together, or an index is out of range.
+    """
+    first = _check_alike(tensors)
+    if all(x.indices is first.indices for x in tensors):
+        return first.replace_feature(_total([x.features for x in tensors]))
+    indices = torch.cat([x.indices for x in tensors])
+    features = torch.cat([x.features for x in tensors])
+    low, sizes = _box(first, indices)
+    keys = torch.zeros(indices.shape[0], dtype=torch.int64, device=indices.device)
+    for axis, size in enumerate(sizes):
+        keys = keys * size + (indices[:, axis].long() - low[axis])
+    distinct, place = torch.unique(keys, return_inverse=True)
+    out = features.new_zeros((distinct.shape[0], features.shape[1])).index_add(0, place, features)
+    columns = []
+    for axis in reversed(range(len(sizes))):
+        columns.append((distinct % sizes[axis]) + low[axis])
+        distinct = distinct.div(sizes[axis], rounding_mode="floor")
+    union = torch.stack(columns[::-1], dim=1).int()
+    for x in tensors if not torch.compiler.is_compiling() else ():
+        if x.indices.shape == union.shape and torch.equal(x.indices, union):
+            return x.replace_feature(out)
+    return SparseConvTensor(out, union, first.spatial_shape, first.batch_size)
+
+
+def sparse_add_hash_based(*tensors: SparseConvTensor) -> SparseConvTensor:
+    """spconv's other name for the same sum: `sparse_add`."""
+    return sparse_add(*tensors)
+
+
+def _check_alike(tensors: tuple[SparseConvTensor, ...]) -> SparseConvTensor:
+    if not tensors:
+        raise InputError("sparse_add is given nothing; accepted: one SparseConvTensor or more")
+    first = tensors[0]
+    for x in tensors:
+        for name in ("spatial_shape", "batch_size", "channels"):
+            found, wanted = (y.features.shape[1] if name == "channels" else getattr(y, name) for y in (x, first))
+            if found != wanted:
+                raise InputError(f"sparse_add: {name} of the operands are {wanted} and {found}; accepted: equal ones")
+    return first
+
+
+def _box(first: SparseConvTensor, indices: Tensor) -> tuple[list[int], list[int]]:
+    """(lowest, sizes) per column of a box around all indices: what a key counts in."""
+    if first.spatial_shape is not None:
+        sizes = [first.batch_size, *first.spatial_shape]
+        low = [0] * len(sizes)
+        if not torch.compiler.is_compiling():
+            limits = torch.tensor(sizes, device=indices.device)
+            outside = ((indices < 0) | (indices >= limits)).any(1)
+            if bool(outside.any()):
+                row = int(outside.int().argmax())
+                raise InputError(f"sparse_add: index {indices[row].tolist()} is out of range; accepted: < {sizes}")
+    elif indices.shape[0] == 0:
+        low, sizes = [0] * indices.shape[1], [1] * indices.shape[1]
+    else:
+        low = indices.amin(0).tolist()
+        sizes = [int(high) - least + 1 for high, least in zip(indices.amax(0).tolist(), low, strict=True)]
+    if math.prod(sizes) >= 2**63:
+        raise InputError(f"sparse_add: a box of {math.prod(sizes)} cells; accepted: below 2^63")
+    return low, sizes
+
+
+def _total(parts: list[Tensor]) -> Tensor:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total

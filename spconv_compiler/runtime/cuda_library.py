@@ -1,0 +1,206 @@
+"""NVIDIA's driver library: where it is found, which of its functions are called, what its errors say.
+
+Facts (names, argument types, constants): NVIDIA's CUDA driver API reference, CUDA 12 and later. Neither the toolkit nor
+a compiler of it is needed, and nothing is loaded before a GPU target is run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from spconv_compiler import env
+from spconv_compiler.errors import LaunchError
+
+SUCCESS, OUT_OF_MEMORY, NOT_READY = 0, 2, 600
+STREAM_NON_BLOCKING, EVENT_DISABLE_TIMING = 1, 2
+CAPTURE_THREAD_LOCAL = 1
+POOL_RELEASE_THRESHOLD = 4
+# CUdevice_attribute: compute capability, multiprocessors; CUfunction_attribute: largest dynamic shared memory.
+MAJOR, MINOR, MULTIPROCESSORS = 75, 76, 16
+MAX_DYNAMIC_SHARED = 8
+
+INSTEAD = "use target='cpu'"
+
+_NOTHING = contextlib.nullcontext()
+
+_pointer, _int, _uint, _size = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_size_t
+_address = ctypes.c_uint64
+_out = ctypes.c_void_p
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cuInit": (_uint,),
+    "cuDriverGetVersion": (_out,),
+    "cuDeviceGetCount": (_out,),
+    "cuDeviceGet": (_out, _int),
+    "cuDeviceGetName": (_out, _int, _int),
+    "cuDeviceGetAttribute": (_out, _int, _int),
+    "cuDevicePrimaryCtxRetain": (_out, _int),
+    "cuCtxPushCurrent_v2": (_pointer,),
+    "cuCtxPopCurrent_v2": (_out,),
+    "cuCtxSynchronize": (),
+    "cuModuleLoadDataEx": (_out, _pointer, _uint, _pointer, _pointer),
+    "cuModuleUnload": (_pointer,),
+    "cuModuleGetFunction": (_out, _pointer, ctypes.c_char_p),
+    "cuFuncSetAttribute": (_pointer, _int, _int),
+    "cuFuncGetAttribute": (_out, _int, _pointer),
+    "cuLaunchKernel": (_pointer, *(_uint,) * 7, _pointer, _pointer, _pointer),
+    "cuMemAllocAsync": (_out, _size, _pointer),
+    "cuMemFreeAsync": (_address, _pointer),
+    "cuDeviceGetDefaultMemPool": (_out, _int),
+    "cuMemPoolSetAttribute": (_pointer, _int, _pointer),
+    "cuMemPoolTrimTo": (_pointer, _size),
+    "cuMemcpyHtoDAsync_v2": (_address, _pointer, _size, _pointer),
+    "cuMemcpyDtoHAsync_v2": (_pointer, _address, _size, _pointer),
+    "cuMemsetD8Async": (_address, ctypes.c_ubyte, _size, _pointer),
+    "cuStreamCreate": (_out, _uint),
+    "cuStreamDestroy_v2": (_pointer,),
+    "cuStreamSynchronize": (_pointer,),
+    "cuStreamQuery": (_pointer,),
+    "cuStreamWaitEvent": (_pointer, _pointer, _uint),
+    "cuStreamBeginCapture_v2": (_pointer, _int),
+    "cuStreamEndCapture": (_pointer, _out),
+    "cuEventCreate": (_out, _uint),
+    "cuEventDestroy_v2": (_pointer,),
+    "cuEventRecord": (_pointer, _pointer),
+    "cuEventSynchronize": (_pointer,),
+    "cuEventQuery": (_pointer,),
+    "cuEventElapsedTime": (_out, _pointer, _pointer),
+    "cuGraphInstantiateWithFlags": (_out, _pointer, ctypes.c_ulonglong),
+    "cuGraphLaunch": (_pointer, _pointer),
+    "cuGraphDestroy": (_pointer,),
+    "cuGraphExecDestroy": (_pointer,),
+}
+
+
+class CudaError(LaunchError):
+    """A call of the CUDA driver failed.
+
+    Attributes:
+        call: the function. code, name, text: its result, as a number and as the driver calls and describes it.
+    """
+
+    def __init__(self, call: str, code: int, name: str, text: str) -> None:
+        super().__init__(f"{call}: {name} ({code}): {text}")
+        self.call, self.code, self.name, self.text = call, code, name, text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return CudaError, (self.call, self.code, self.name, self.text)
+
+
+class CudaLibrary:
+    """A loaded libcuda. Calls may be made from several threads.
+
+    Attributes:
+        path: where it was loaded from.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._library = ctypes.CDLL(path)
+        self._functions: dict[str, Any] = {}
+
+    def code(self, name: str, *arguments: Any) -> int:
+        """Calls a function and returns its result."""
+        return int(self.function(name)(*arguments))
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Calls a function.
+
+        Raises:
+            CudaError: it fails.
+        """
+        code = self.code(name, *arguments)
+        if code != SUCCESS:
+            raise self.error(name, code)
+
+    def value(self, kind: Any, name: str, *arguments: Any) -> Any:
+        """Calls a function whose first argument is where its result goes; returns that, a ctypes type's value."""
+        found = kind()
+        self.call(name, ctypes.addressof(found), *arguments)
+        return found.value
+
+    def call_at_end(self, name: str, *arguments: Any) -> None:
+        """Calls a function that releases something, where nobody can handle an error: it is logged."""
+        code = self.code(name, *arguments)
+        if code != SUCCESS:
+            logging.getLogger("spconv_compiler").warning("%s", self.error(name, code))
+
+    def error(self, call: str, code: int) -> CudaError:
+        """The exception for a result."""
+        texts = []
+        for name in ("cuGetErrorName", "cuGetErrorString"):
+            found = ctypes.c_char_p()
+            self._library[name](code, ctypes.byref(found))
+            texts.append("unknown" if found.value is None else found.value.decode(errors="replace"))
+        return CudaError(call, code, *texts)
+
+    def function(self, name: str) -> Any:
+        """A function of the library, which takes and gives ctypes' plain values; for calls that must be quick.
+
+        Raises:
+            LaunchError: the library has none of that name.
+        """
+        found = self._functions.get(name)
+        if found is None:
+            try:
+                found = self._library[name]
+            except AttributeError:
+                raise LaunchError(f"{self.path} has no {name}; accepted: a driver for CUDA 12 or newer") from None
+            found.argtypes, found.restype = list(_SIGNATURES[name]), _int
+            self._functions[name] = found
+        return found
+
+
+class CudaContext(CudaLibrary):
+    """The driver with a device's primary context, the one that torch uses too, current in every call."""
+
+    def __init__(self, library: CudaLibrary, index: int) -> None:
+        self.path, self._library, self._functions = library.path, library._library, library._functions
+        self.device = int(library.value(_int, "cuDeviceGet", index))
+        self._context = int(library.value(_pointer, "cuDevicePrimaryCtxRetain", self.device) or 0)
+        self._inside = threading.local()
+
+    def code(self, name: str, *arguments: Any) -> int:
+        with self.current():
+            return super().code(name, *arguments)
+
+    def current(self) -> contextlib.AbstractContextManager[None]:
+        """Makes the context the thread's current one in the block; what was current before is so again after."""
+        return _NOTHING if getattr(self._inside, "depth", 0) else self._pushed()
+
+    @contextlib.contextmanager
+    def _pushed(self) -> Iterator[None]:
+        code = CudaLibrary.code(self, "cuCtxPushCurrent_v2", self._context)
+        if code != SUCCESS:
+            raise self.error("cuCtxPushCurrent_v2", code)
+        self._inside.depth = 1
+        try:
+            yield
+        finally:
+            self._inside.depth = 0
+            popped = ctypes.c_void_p()
+            CudaLibrary.code(self, "cuCtxPopCurrent_v2", ctypes.addressof(popped))
+
+
+def load_cuda() -> CudaLibrary:
+    """NVIDIA's driver library: SPCONV_CUDA, or the loader's search path.
+
+    Raises:
+        LaunchError: there is none, or it does not load.
+    """
+    explicit = env.CUDA.get()
+    try:
+        return _load(str(explicit or "libcuda.so.1"))
+    except OSError as error:
+        where = env.CUDA.name if explicit else f"libcuda.so.1 in the loader's search path, or {env.CUDA.name}"
+        raise LaunchError(f"no NVIDIA GPU: {where}: {error}; {INSTEAD}") from error
+
+
+@functools.lru_cache(maxsize=8)
+def _load(path: str) -> CudaLibrary:
+    return CudaLibrary(path)

@@ -1,0 +1,80 @@
+"""`spconv-bench gpu`: submanifold convolutions on an NVIDIA GPU, beside other libraries in the same run.
+
+    spconv-bench gpu --export gpu-cases                   where the compiler is: frames and kernels into a folder
+    spconv-bench gpu --cases gpu-cases --peers spconv     where the GPU is; needs torch, and no compiler
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from spconv_compiler.tools.console import FAILURE, check_writable, positive, print_table, progress_bar, say, write_whole
+
+_CHANNELS = (64, 128, 256, 512)
+
+
+def add_gpu(commands: Any) -> None:
+    """The command's arguments."""
+    from spconv_compiler.bench.gpu_contenders import PEERS
+
+    gpu = commands.add_parser("gpu", help="submanifold 3x3x3 convolutions on an NVIDIA GPU")
+    gpu.add_argument("--export", type=Path, metavar="DIR", help="write what a run needs to a folder, and run nothing")
+    gpu.add_argument("--cases", type=Path, metavar="DIR", help="a folder that --export wrote (default: made now)")
+    gpu.add_argument("--peers", nargs="+", choices=tuple(PEERS), default=[], help="measure these in the same rounds")
+    gpu.add_argument("--frames", nargs="+", metavar="NAME", help="voxel sets (default: the real ones where present)")
+    gpu.add_argument("--channels", nargs="+", type=positive, metavar="C", help=f"widths (default: {_CHANNELS})")
+    gpu.add_argument("--dtype", choices=("f16", "bf16"), default="f16", help="of all (default: %(default)s)")
+    gpu.add_argument("--runs", type=positive, default=15, help="calls behind each median (default: %(default)s)")
+    gpu.add_argument("--data", type=Path, metavar="DIR", help="point clouds (default: shared/data beside the checkout)")
+    gpu.add_argument(
+        "--out", type=Path, default=Path("spconv-bench-gpu.json"), metavar="FILE.json", help="default: %(default)s"
+    )
+
+
+def run_gpu(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    import tempfile
+
+    from spconv_compiler.bench import frames, gpu
+
+    data = arguments.data or frames.default_data()
+    names = tuple(arguments.frames or frames.default_names(data))
+    channels = tuple(arguments.channels or _CHANNELS)
+
+    def export(folder: Path) -> None:
+        with progress_bar(len(names) + len(channels)) as step:
+            gpu.export_cases(folder, names, channels, arguments.dtype, data, step)
+
+    if arguments.export is not None:
+        export(arguments.export)
+        say(f"cases → {arguments.export}")
+        return 0
+    out = check_writable(arguments.out)
+    if arguments.cases is not None:
+        return _measure(arguments, arguments.cases, names, channels, out)
+    with tempfile.TemporaryDirectory() as folder:
+        export(Path(folder))
+        return _measure(arguments, Path(folder), names, channels, out)
+
+
+def _measure(
+    arguments: argparse.Namespace, folder: Path, names: tuple[str, ...], channels: tuple[int, ...], out: Path
+) -> int:
+    from spconv_compiler.bench import gpu, gpu_report
+
+    settings = gpu.Settings(folder, names, channels, arguments.dtype, arguments.runs, tuple(arguments.peers))
+    with progress_bar(gpu.steps(settings)) as step:
+        result = gpu.measure(settings, step)
+    text = json.dumps(result, indent=1).encode()
+    write_whole(out, lambda file: file.write(text))
+    say(f"{result['gpu']}; " + ", ".join(f"{name} {version}" for name, version in result["versions"].items()) + "\n")
+    print_table(*gpu_report.table(result))
+    say("\nGPU time: kernels, copies and fills; wall time: from the call to the end of its work; medians\n")
+    for line in gpu_report.notes(result):
+        say(line)
+    say(f"results → {out}")
+    ours = [row["contenders"][gpu_report.OURS]["ok"] for row in result["rows"]]
+    return 0 if all(ours) else FAILURE

@@ -1,0 +1,57 @@
+"""`spconv-bench sim --schedules`: counts gemm schedules side by side, prints a table and writes JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from spconv_compiler import env
+from spconv_compiler.errors import InputError
+from spconv_compiler.tools.console import FAILURE, check_writable, print_table, progress_bar, say, write_whole
+
+
+def run_schedules(arguments: argparse.Namespace) -> int:
+    """Measures, prints and writes; returns the exit code."""
+    from spconv_compiler.bench import frames, sim_schedules
+    from spconv_compiler.sim import chip
+
+    out = check_writable(arguments.out)
+    data = arguments.data or frames.default_data()
+    frame = frames.load_frame(arguments.frame or frames.default_names(data)[0], data)
+    legal, refused = sim_schedules.legal(arguments.channels, arguments.dtype)
+    unknown = [name for name in arguments.schedules if name not in legal]
+    if unknown:
+        reasons = {one.schedule: one.reason for one in refused}
+        raise InputError(f"schedule {unknown[0]}: {reasons.get(unknown[0], 'unknown')}; accepted: {', '.join(legal)}")
+    if arguments.sample % chip.CHIPLETS:
+        raise InputError(f"--sample {arguments.sample}; accepted with --schedules: multiples of {chip.CHIPLETS}")
+    names = arguments.schedules or legal
+    with progress_bar(len(names)) as step:
+        rows = sim_schedules.measure(
+            frame,
+            arguments.channels,
+            arguments.dtype,
+            names,
+            threads=arguments.threads or env.NUM_THREADS.get(),
+            every=arguments.sample,
+            progress=step,
+        )
+    result: dict[str, Any] = {
+        "format": 1,
+        "frame": {"name": frame.name, "N": len(frame.coords), "pairs": frame.pairs},
+        "channels": arguments.channels,
+        "dtype": arguments.dtype,
+        "rows": rows,
+    }
+    text = json.dumps(result, indent=1).encode()
+    write_whole(out, lambda file: file.write(text))
+    say(
+        f"{frame.name}: {len(frame.coords):,} voxels, {frame.pairs:,} pairs; C = {arguments.channels}, "
+        f"{arguments.dtype}; counted on the simulator, times modelled, never measured on gfx950\n"
+    )
+    print_table(*sim_schedules.table(rows))
+    for one in refused:
+        say(f"{one.schedule}: {one.reason}")
+    say(f"results → {out}")
+    return 0 if all(row["right"] for row in rows) else FAILURE

@@ -1,0 +1,77 @@
+"""spconv-bench gpu: what it exports, and what its report says of given figures."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spconv_compiler import bundle
+from spconv_compiler.bench import gpu, gpu_report
+from spconv_compiler.bench.gpu_contenders import PEERS
+from spconv_compiler.compiler import conv_options
+from spconv_compiler.targets import get_target
+from spconv_compiler.tools.bench import main
+
+
+def facts(scale: float, ok: bool = True) -> dict[str, Any]:
+    found: dict[str, Any] = {name: 100.0 * scale for name in gpu_report.FIGURES}
+    return {**found, "built_launches": 15, "cached_launches": 1, "tflops": 1.0, "error": 1e-4, "ok": ok}
+
+
+def row(**contenders: dict[str, Any]) -> dict[str, Any]:
+    case = {"frame": "f", "N": 10, "pairs": 50, "channels": 64, "flops": 10**9, "floor_bytes": 10**6}
+    return {**case, "contenders": contenders}
+
+
+def test_the_fastest_right_peer_counts() -> None:
+    one = row(spconv_compiler=facts(1), spconv=facts(3), other=facts(2), wrong=facts(0.5, ok=False))
+    assert gpu_report.best_ratio(one, "cached_gpu_us") == 2
+    assert gpu_report.best_ratio(row(spconv_compiler=facts(1)), "cached_gpu_us") is None
+
+
+def test_the_floor_is_the_slower_of_product_and_copy() -> None:
+    one = row(spconv_compiler=facts(1))
+    assert gpu_report.floor_us(one, {"matmul_tflops": 500.0, "copy_gbps": 4000.0}) == pytest.approx(2.0)
+    assert gpu_report.floor_us(one, {"matmul_tflops": 500.0, "copy_gbps": 100.0}) == pytest.approx(10.0)
+
+
+def test_notes_name_what_is_wrong() -> None:
+    result = {
+        "limits": {"matmul_tflops": 500.0, "copy_gbps": 4000.0},
+        "rows": [
+            row(spconv_compiler=facts(1), spconv=facts(4)),
+            row(spconv_compiler=facts(1, ok=False), spconv=facts(9)),
+        ],
+    }
+    lines = gpu_report.notes(result)
+    assert "GPU time, map kept: fastest peer over ours 6.00 in geometric mean, 4.00 to 9.00" in lines
+    assert "  error 1.0e-04 of spconv_compiler: f, C = 64" in lines
+    columns, cells = gpu_report.table(result)
+    assert len(cells) == 4
+    assert all(len(line) == len(columns) for line in cells)
+
+
+def test_export_writes_frames_and_kernels(tmp_path: pathlib.Path) -> None:
+    arguments = ["gpu", "--export", str(tmp_path), "--frames", "generated-tiny", "--channels", "16"]
+    assert main(arguments) == 0
+    with np.load(tmp_path / "frames" / "generated-tiny.npz") as data:
+        assert data["coords"].shape[1] == 4
+        assert data["shape"].shape == (3,)
+    for mapper in ("auto", "z_delta"):
+        wanted = conv_options(3, 16, 16, dtype="f16", target="sm_90", mapper=mapper)
+        assert bundle.find(tmp_path / "kernels", wanted, get_target("sm_90")) is not None
+
+
+def test_widths_of_frames() -> None:
+    found = gpu.cases((16, 64, 128, 256, 512))
+    assert found["nuscenes-l0"] == [16, 64, 128]
+    assert found["nuscenes-l3"] == [128, 256, 512]
+
+
+def test_unknown_peers_are_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gpu", "--peers", "nobody"]) == 2
+    said = capsys.readouterr().err
+    assert all(name in said for name in PEERS)

@@ -1,0 +1,92 @@
+"""Memory of kernels that is kept for the next ones: never while somebody still sees it, and only so much."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from spconv_compiler.runtime import memory_pool
+from spconv_compiler.runtime.cpu import ALIGNMENT, CpuBuffer
+
+
+@pytest.fixture(autouse=True)
+def empty_pool() -> Iterator[None]:
+    gc.collect()
+    memory_pool.clear()
+    yield
+    memory_pool.clear()
+
+
+@pytest.mark.parametrize("count", [1 << 15, 100_000, 1 << 20])
+def test_a_buffer_takes_the_place_of_one_before(count: int) -> None:
+    first = CpuBuffer("i32", count)
+    where = first.pointer
+    del first
+    # A little smaller is of the same class; much larger is not.
+    again, other = CpuBuffer("i32", count - 5), CpuBuffer("i32", 3 * count)
+    assert again.pointer == where and again.nbytes == 4 * (count - 5) and again.pointer % ALIGNMENT == 0
+    assert other.pointer != where
+
+
+def test_memory_that_an_array_shares_is_not_given_away() -> None:
+    buffer = CpuBuffer("i32", 100_000)
+    seen = buffer.array()
+    seen[:] = 7
+    del buffer
+    others = [CpuBuffer("i32", 100_000) for _ in range(3)]
+    for other in others:
+        other.array()[:] = 9
+    assert (seen == 7).all()
+
+
+def test_small_and_very_large_blocks_are_left_to_the_allocator() -> None:
+    for nbytes in (0, 1, 1000, (1 << 25) + 1):
+        memory_pool.give(memory_pool.take(nbytes))
+    assert memory_pool._bytes == 0
+
+
+def test_no_more_is_kept_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_pool, "_MOST_KEPT", 1 << 20)
+    buffers = [CpuBuffer("i32", 70_000) for _ in range(10)]
+    addresses = {buffer.pointer for buffer in buffers}
+    del buffers
+    assert 0 < memory_pool._bytes <= 1 << 20
+    kept = memory_pool._bytes
+    taken = CpuBuffer("i32", 70_000)
+    assert taken.pointer in addresses and memory_pool._bytes < kept
+
+
+def test_classes_are_no_more_than_an_eighth_apart() -> None:
+    for nbytes in [*range(1 << 16, 1 << 17, 777), 10**6, 10**7, 1 << 25]:
+        size = memory_pool._rounded(nbytes)
+        assert nbytes <= size <= nbytes * 9 / 8 and memory_pool._rounded(size) == size
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_child_of_a_process_whose_pool_is_locked_can_use_it() -> None:
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with memory_pool._lock:
+            held.set()
+            release.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        # That thread does not exist here: without a new lock, this would wait until the alarm kills it.
+        signal.alarm(20)
+        CpuBuffer("i32", 100_000).array()[:] = np.int32(1)
+        os._exit(0)
+    release.set()
+    thread.join()
+    _, status = os.waitpid(child, 0)
+    assert status == 0

@@ -1,0 +1,237 @@
+"""Schedules that own their output rows, on the simulator: exact on whole numbers, the same bits in every order."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from conv_cases import Case, make_case, voxels
+
+from spconv_compiler import reference
+from spconv_compiler.artifact import Artifact
+from spconv_compiler.compiler import compile_conv
+from spconv_compiler.coordinates import Box
+from spconv_compiler.passes.gpu.dense_grid import TILE_ROWS
+from spconv_compiler.passes.gpu.row_masks import BLOCK_ROWS, FIRST_TILE_BIT, KEY_BITS, TAP_MASK, key_bits
+from spconv_compiler.sim.elf import CodeObject, Kernel
+from spconv_compiler.sim.errors import Fault
+from spconv_compiler.sim.native.machine import NativeMachine
+from spconv_compiler.sim.run_plan import PlanRun, from_storage, run_plan, to_storage
+
+SCHEDULES = ("output_stationary", "split_taps")
+SMALL = "small_channels"
+
+
+@functools.cache
+def compiled(kernel: int, c_in: int, c_out: int, **options: Any) -> Artifact:
+    return compile_conv(kernel, c_in, c_out, target="gfx950", **options)
+
+
+class Shuffled(NativeMachine):
+    """Starts workgroups in an order of its own."""
+
+    seed = 0
+
+    def launch(self, name: str, grid: Sequence[int], block: int, arguments: Any, order: Any = None) -> Any:
+        order = np.random.default_rng(self.seed).permutation(int(np.prod(grid))).tolist() if self.seed else order
+        return super().launch(name, grid, block, arguments, order)
+
+
+def run(artifact: Artifact, case: Case, seed: int = 0, kernels: Mapping[str, Kernel] | None = None) -> PlanRun:
+    given = {"coords": case.coords, "features": case.features, "weight": case.weight, "bias": case.bias}
+    arrays = {name: to_storage(given[name], dtype) for name, dtype in artifact.plan.inputs if name != "out"}
+    box = Box(tuple(case.coords.min(axis=0).tolist()), tuple(case.coords.max(axis=0).tolist()))
+    options = artifact.meta["options"]
+    symbols = {**box.symbols(tuple(options["kernel_size"]), tuple(options["dilation"])), "rows": len(case.coords)}
+
+    def engine(found: Mapping[str, Kernel], budget: int) -> NativeMachine:
+        machine = Shuffled(found, budget)
+        machine.seed = seed
+        return machine
+
+    found = CodeObject(artifact.object).kernels if kernels is None else kernels
+    size = len(case.coords) * options["c_out"]
+    return run_plan(found, artifact.plan, arrays, {**symbols, "threads": 1}, size, engine=engine)
+
+
+def result(found: PlanRun, artifact: Artifact, case: Case) -> np.ndarray:
+    assert found.machine.memory.initialised(found.buffers["out"]).all()
+    dtype = dict(artifact.plan.inputs)["out"]
+    return from_storage(found.array("out", dtype), dtype).reshape(len(case.coords), -1)
+
+
+def check(case: Case, **options: Any) -> PlanRun:
+    """Runs a case of whole numbers and compares every bit with the reference."""
+    c_out, kernel, _, _, c_in = case.weight.shape
+    artifact = compiled(kernel, c_in, c_out, dtype=case.dtype, bias=case.bias is not None, **options)
+    found = run(artifact, case)
+    exact = reference.subm_conv3d(case.coords, case.features, case.weight, case.bias, options.get("dilation", 1))
+    if options.get("activation") == "relu":
+        exact = np.maximum(exact, 0.0)
+    dtype = dict(artifact.plan.inputs)["out"]
+    np.testing.assert_array_equal(result(found, artifact, case), reference.round_to(exact, dtype))
+    return found
+
+
+CHANNELS = [(1, 3), (3, 16), (5, 33), (18, 5), (33, 18), (64, 96), (96, 64), (100, 40), (128, 256), (512, 128)]
+SMALL_CHANNELS = [(1, 3), (3, 16), (5, 33), (8, 64), (16, 256)]
+FAST = {
+    ("bf16", (33, 18), "output_stationary"),
+    ("f16", (18, 5), "split_taps"),
+    ("f32", (64, 96), "output_stationary"),
+    ("bf16", (5, 33), SMALL),
+    ("f32", (3, 16), SMALL),
+}
+EVERY = [
+    (dtype, pair, schedule)
+    for schedule, pairs in ((SCHEDULES[0], CHANNELS), (SCHEDULES[1], CHANNELS), (SMALL, SMALL_CHANNELS))
+    for dtype in ("bf16", "f16", "f32")
+    for pair in pairs
+]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "channels", "schedule"),
+    [pytest.param(*one, marks=() if one in FAST else pytest.mark.slow) for one in EVERY],
+    ids=str,
+)
+def test_channels(dtype: str, channels: tuple[int, int], schedule: str) -> None:
+    coords = voxels(300, 8, seed=1) - np.array([0, 3, 5, 4], np.int32)
+    check(make_case(coords, 3, *channels, dtype=dtype, whole=True), schedule=schedule)
+
+
+@pytest.mark.parametrize("schedule", ["output_stationary", SMALL])
+@pytest.mark.parametrize("rows", [1, 15, 16, 17, 255, 256, 257, 513, 1100])
+def test_rows_around_tiles_and_blocks(rows: int, schedule: str) -> None:
+    check(make_case(voxels(rows, 14, seed=rows), 3, 16, 16, dtype="bf16", whole=True), schedule=schedule)
+
+
+@pytest.mark.parametrize(
+    ("options", "schedule"),
+    [
+        ({"dtype": "bf16", "activation": "relu", "dilation": 2}, "output_stationary"),
+        ({"dtype": "bf16", "activation": "relu", "dilation": 2}, "split_taps"),
+        ({"dtype": "f16", "out_dtype": "f32"}, SMALL),
+    ],
+    ids=str,
+)
+def test_epilogue_is_fused(options: dict[str, Any], schedule: str) -> None:
+    c_in = 16 if schedule == SMALL else 24
+    case = make_case(voxels(290, 8, batches=2), 3, c_in, 20, dtype=options["dtype"], bias=True, whole=True)
+    others = {name: value for name, value in options.items() if name != "dtype"}
+    found = check(case, schedule=schedule, **others)
+    kernels = [name for name, _ in found.launches]
+    assert len([name for name in kernels if name.startswith(("fill_rows", "apply_"))]) == 0
+    assert sum(name.startswith("gemm_") for name in kernels) == 1
+
+
+def test_five_taps_a_side_share_bits_of_the_key() -> None:
+    check(make_case(voxels(400, 10), 5, 16, 16, dtype="bf16", whole=True), schedule="output_stationary")
+
+
+def test_rows_that_would_share_a_word_are_ended_apart() -> None:
+    """With an odd number of 16-bit channels two waves would write one word: the sums are rounded by another kernel."""
+    case = make_case(voxels(300, 8), 3, 16, 3, dtype="bf16", bias=True, whole=True)
+    kernels = [name for name, _ in check(case, schedule="output_stationary", activation="relu").launches]
+    assert [name for name in kernels if name.startswith("add_parts_1x3")]
+
+
+@pytest.mark.parametrize("schedule", ["output_stationary", SMALL])
+def test_weights_that_name_their_tap_and_channels(schedule: str) -> None:
+    """Every weight is another number, and features pick out one channel: a wrong tap, lane or row shows."""
+    c_in, c_out = 16, 16
+    coords = voxels(200, 7, seed=3)
+    weight = np.arange(27 * c_in * c_out, dtype=np.float32).reshape(c_out, 3, 3, 3, c_in)
+    features = np.zeros((len(coords), c_in), np.float32)
+    features[np.arange(len(coords)), np.arange(len(coords)) % c_in] = 1.0
+    check(Case(coords, features, weight, None, "f32", {}), schedule=schedule)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_any_order_of_workgroups_gives_the_same_bits(schedule: str) -> None:
+    case = make_case(voxels(900, 11, seed=5), 3, 40, 24, dtype="bf16", whole=False)
+    artifact = compiled(3, 40, 24, dtype="bf16", out_dtype="f32", schedule=schedule)
+    wanted = result(run(artifact, case), artifact, case)
+    for seed in range(1, 4):
+        np.testing.assert_array_equal(result(run(artifact, case, seed), artifact, case), wanted)
+    table = reference.kernel_map(case.coords, (3, 3, 3), 1)
+    exact = reference.subm_conv3d(case.coords, case.features, case.weight, None, 1)
+    bound = reference.error_bound(case.features, case.weight, table, "f32", None)
+    assert reference.compare(wanted, exact, bound).ok
+
+
+def test_permuted_rows_give_permuted_results_bit_by_bit() -> None:
+    case = make_case(voxels(600, 10, seed=6), 3, 40, 24, dtype="bf16", whole=False)
+    artifact = compiled(3, 40, 24, dtype="bf16", out_dtype="f32", schedule="output_stationary")
+    order = np.random.default_rng(0).permutation(len(case.coords))
+    mixed = Case(case.coords[order], case.features[order], case.weight, None, "bf16", {})
+    wanted = result(run(artifact, case), artifact, case)
+    np.testing.assert_array_equal(result(run(artifact, mixed), artifact, mixed), wanted[order])
+
+
+def test_many_terms_are_summed_in_f32() -> None:
+    """2,700 products of 1e-2 by 1: in f16 the sum would stop growing."""
+    coords = np.stack(np.meshgrid([0], *[range(5)] * 3, indexing="ij"), axis=-1).reshape(-1, 4).astype(np.int32)
+    features = np.full((len(coords), 100), np.float16(1e-2), np.float32)
+    case = Case(coords, features, np.ones((16, 3, 3, 3, 100), np.float32), None, "f16", {})
+    artifact = compiled(3, 100, 16, dtype="f16", out_dtype="f32", schedule="output_stationary")
+    exact = reference.subm_conv3d(case.coords, case.features, case.weight, None, 1)
+    assert exact.max() > 26
+    np.testing.assert_allclose(result(run(artifact, case), artifact, case), exact, rtol=1e-6)
+
+
+def test_what_the_gemm_reads_of_the_sorted_rows() -> None:
+    coords = voxels(1100, 12, seed=7)
+    case = make_case(coords, 3, 16, 16, dtype="bf16", whole=True)
+    found = check(case, schedule="output_stationary")
+    table = reference.kernel_map(coords, (3, 3, 3), 1)
+    blocks = -(-len(coords) // BLOCK_ROWS)
+    order = found.array("row_order", "i32")
+    assert sorted(order[: len(coords)].tolist()) == list(range(len(coords))) and (order[len(coords) :] == -1).all()
+    mine = np.full((blocks * BLOCK_ROWS, 27), -1)
+    mine[: len(coords)] = table[order[: len(coords)]]
+    sorted_table = found.array("sorted_table", "i32").reshape(-1, 27, TILE_ROWS).transpose(0, 2, 1).reshape(-1, 27)
+    np.testing.assert_array_equal(sorted_table, mine)
+    present = np.asarray((mine.reshape(blocks, -1, TILE_ROWS, 27) >= 0).any(axis=2))
+    steps, counts = found.array("steps", "i32").view(np.uint32).reshape(blocks, 27), found.array("step_count", "i32")
+    for block in range(blocks):
+        taps = np.flatnonzero(present[block].any(axis=0))
+        assert counts[block] == len(taps) and (steps[block, len(taps) :] == 0).all()
+        np.testing.assert_array_equal(steps[block, : len(taps)] & TAP_MASK, taps)
+        bits = (present[block][:, taps] << np.arange(BLOCK_ROWS // TILE_ROWS)[:, None]).sum(axis=0)
+        np.testing.assert_array_equal(steps[block, : len(taps)] >> FIRST_TILE_BIT, bits)
+    # Rows with equal masks follow one another.
+    masks = ["".join(map(str, (row >= 0).astype(int))) for row in table[order[: len(coords)]]]
+    assert sum(a != b for a, b in zip(masks, masks[1:], strict=False)) == len(set(masks)) - 1
+
+
+def test_near_taps_are_low_bits_and_all_bits_are_used() -> None:
+    bits = key_bits((3, 3, 3))
+    assert sorted(bits) == list(range(27)) and bits[13] == 0 and min(bits[0], bits[26]) >= 19
+    many = key_bits((5, 5, 5))
+    assert set(many) == set(range(KEY_BITS)) and many[62] == 0
+    assert key_bits((1, 1, 3)) == [1, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "old", "new"),
+    [
+        ("arrange", "s_barrier", "s_nop 0"),
+        ("gemm", "s_barrier", "s_nop 0"),
+    ],
+)
+def test_a_missing_barrier_is_noticed(kernel: str, old: str, new: str) -> None:
+    from sim_kernels import encode
+
+    case = make_case(voxels(1300, 12), 3, 64, 64, dtype="bf16", whole=True)
+    artifact = compiled(3, 64, 64, dtype="bf16", schedule="output_stationary")
+    kernels = dict(CodeObject(artifact.object).kernels)
+    name = next(name for name in kernels if name.startswith(kernel))
+    assert kernels[name].code.count(encode(old)) >= 1
+    kernels[name] = dataclasses.replace(kernels[name], code=kernels[name].code.replace(encode(old), encode(new)))
+    with pytest.raises(Fault):
+        run(artifact, case, kernels=kernels)

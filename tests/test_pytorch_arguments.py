@@ -1,0 +1,68 @@
+"""Arguments of the modules that are refused, and gradients, of which there are none yet but that of dense()."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from pytorch_cases import at, sparse
+
+import spconv_compiler.pytorch as spconv
+from spconv_compiler.errors import InputError, SpconvError
+
+
+def refused(match: str) -> Any:
+    return pytest.raises(InputError, match=match)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_gradients_are_refused_not_lost(training: bool) -> None:
+    layers = (
+        spconv.SubMConv3d(4, 4, 3),
+        spconv.SparseConv3d(4, 4, 3, 2, 1),
+        spconv.SparseAvgPool3d(2),
+    )
+    for layer in layers:
+        x = sparse()
+        x = x.replace_feature(x.features.requires_grad_())
+        out = layer.train(training)(x).features
+        assert out.requires_grad
+        with pytest.raises(SpconvError, match="has no backward pass in this version; run it under torch.no_grad"):
+            out.sum().backward()
+
+
+def test_gradient_of_dense() -> None:
+    x = sparse()
+    x = x.replace_feature(x.features.requires_grad_())
+    volume = torch.rand(2, 4, *x.spatial_shape)
+    (x.dense() * volume).sum().backward()
+    assert torch.equal(x.features.grad, at(volume, x.indices))
+
+
+def test_arguments_that_are_not_accepted() -> None:
+    for arguments, match in (
+        ({"groups": 2}, "groups is 2; accepted: 1"),
+        ({"kernel_size": 2}, "odd sizes, in a submanifold"),
+        ({"kernel_size": (3, 3)}, r"\[3, 3\] has 2 values; accepted: one number, or 3"),
+        ({"dilation": 0}, "dilation is .*at least 1"),
+        ({"in_channels": 0}, "at least 1 each"),
+    ):
+        with refused(match):
+            spconv.SubMConv3d(**{"in_channels": 4, "out_channels": 4, "kernel_size": 3, **arguments})
+    with refused("0 for a kernel of one tap with stride 1"):
+        spconv.SparseConv3d(4, 4, 1, padding=1)
+    with refused("SubMConv3d.*is given a Tensor; accepted: a SparseConvTensor"):
+        spconv.SubMConv3d(4, 4, 3)(torch.zeros(1, 4, 9, 9, 9))
+    with refused("features have 5 channels; accepted: in_channels=4"):
+        spconv.SubMConv3d(4, 4, 3)(sparse(channels=5))
+    with refused("in training; accepted: eval"):
+        spconv.SparseConvolution(3, 4, 4, 3, subm=True, act_type="relu")(sparse())
+    for shape, batch in (([9, 9], 1), ([9, 9, 0], 1), ([9, 9, 9], 0)):
+        with refused("spatial_shape is|batch_size is"):
+            spconv.SparseConvTensor(torch.zeros(0, 4), torch.zeros(0, 4, dtype=torch.int32), shape, batch)
+    x = sparse()
+    with refused("accepted: x = x.replace_feature"):
+        x.features = x.features
+    with refused("accepted: x = x . other"):
+        x += x

@@ -1,0 +1,79 @@
+"""The choice among GPU schedules: estimates move the right way, classes only, and the tool explains itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+
+from spconv_compiler.schedules import Problem, Workload, choose, estimates, explain, rejections
+from spconv_compiler.schedules.cost import DENSITIES, SIZES, TOGETHER, Work, estimate
+from spconv_compiler.targets import GpuTarget, get_target
+from spconv_compiler.tools import compile as compile_tool
+
+GFX950 = get_target("gfx950")
+WIDE = Problem(27, 256, 256, "bf16")
+
+
+def test_classes_cover_each_other() -> None:
+    assert set(TOGETHER) == set(DENSITIES) and all(near <= far for near, far in TOGETHER.values())
+    sizes = [Workload(size).rows for size in SIZES]
+    assert sizes == sorted(sizes) and Workload("few", "dense").pairs(27) == 10_000 * 13.5
+    assert Workload("few", "sparse").pairs(1) == 10_000 and Workload("few", "sparse").taps_together(1, 256) == 1
+
+
+@pytest.mark.parametrize("density", DENSITIES)
+def test_more_work_takes_longer(density: str) -> None:
+    for narrow, wide in itertools.pairwise((16, 64, 128, 256, 512)):
+        less, more = (estimates(Problem(27, c, c, "bf16"), GFX950, Workload("many", density)) for c in (narrow, wide))
+        for name in less.keys() & more.keys():
+            assert less[name].us < more[name].us, (name, narrow, wide)
+    times = [estimates(WIDE, GFX950, Workload(size, density))["output_stationary"].us for size in SIZES]
+    assert times == sorted(times)
+
+
+def test_estimates_follow_the_rates_of_the_target() -> None:
+    assert isinstance(GFX950, GpuTarget) and GFX950.rates is not None
+    work = Work(passes=2.0e6, groups=512.0, resident=2, l2_bytes=1e8, memory_bytes=1e7, chain_cycles=100.0, launches=2)
+    found = estimate(work, GFX950, GFX950.rates)
+    # 2 M passes of 4 cycles over 1,024 pipes at 2.2 GHz; 100 MB over 8 caches of 1,433.6 bytes a cycle.
+    assert found.terms["matrix"] == pytest.approx(4 * 2.0e6 / 1024 / 2200)
+    assert found.terms["L2"] == pytest.approx(1e8 / (8 * 1433.6) / 2200)
+    assert found.limited_by == "L2" and found.us == pytest.approx(found.terms["L2"] + 6.0)
+    # One workgroup more than places in two turns: the third turn is nearly empty.
+    ragged = estimate(dataclasses.replace(work, groups=513.0), GFX950, GFX950.rates)
+    assert ragged.terms["matrix"] == pytest.approx(found.terms["matrix"] * 512 / 513 * 3 / 2)
+
+
+def test_the_reference_is_not_chosen_for_wide_layers_and_splitting_pays_for_few_rows() -> None:
+    assert choose(WIDE, GFX950)[0].name == "output_stationary"
+    assert choose(Problem(27, 4, 32, "bf16"), GFX950)[0].name == "small_channels"
+    few = Workload("few", "dense")
+    assert choose(WIDE, GFX950, workload=few)[0].name == "split_taps"
+    times = estimates(WIDE, GFX950)
+    assert times["pairs_m16"].us > 3 * times["output_stationary"].us
+
+
+def test_without_rates_the_first_legal_schedule_is_taken() -> None:
+    assert isinstance(GFX950, GpuTarget)
+    unknown = dataclasses.replace(GFX950, rates=None)
+    assert estimates(WIDE, unknown) == {} and choose(WIDE, unknown)[0].name == "pairs_m16"
+
+
+def test_every_schedule_is_explained() -> None:
+    for problem in (WIDE, Problem(27, 4, 32, "f16"), Problem(729, 16, 16, "bf16")):
+        lines = explain(problem, GFX950)
+        reasons = rejections(problem, GFX950)
+        for line, (name, reason) in zip(lines, reasons.items(), strict=False):
+            assert line.startswith(f"{name}: ") and (reason in line if reason else " us, limited by " in line)
+
+
+def test_the_tool_prints_estimates_or_reasons(capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--explain", "--target", "gfx950", "--c-in", "256", "--c-out", "256"]
+    assert compile_tool.main([*arguments, "--size", "few", "--density", "dense"]) == 0
+    text = capfd.readouterr().out
+    assert "auto: split_taps" in text and "10,000 rows" in text and "never measured" in text
+    assert "chunk_stationary: it is for processor cores" in text and "small_channels: features have 256" in text
+    assert compile_tool.main(arguments) == 0
+    assert "auto: output_stationary" in capfd.readouterr().out
