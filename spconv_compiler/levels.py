@@ -71,8 +71,8 @@ LEVELS = {
         ),
         Level(
             "gpu",
-            "a host plan, and gpu.func kernels of scf, arith, math, vector, memref and spconv.tile_* ops; in kernels of "
-            "a schedule for one target also that target's own",
+            "a host plan, and gpu.func kernels of scf, arith, math, vector, memref and spconv.tile_* ops; in kernels "
+            "of a schedule for one target also that target's own",
             host=_PLAN,
             kernels=("gpu.", "scf.", "arith.", "math.", "vector.", "memref.", "spconv.tile_", "nvvm.", "llvm."),
         ),

@@ -43,9 +43,17 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("SPCONV_")]:
             patch.delenv(name)
-        patch.setenv("SPCONV_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("SPCONV_CACHE_DIR", str(_shared_folder(tmp_path_factory, "cache")))
         patch.setenv("PYTHONPATH", str(REPO), prepend=os.pathsep)
         yield
+
+
+def _shared_folder(factory: pytest.TempPathFactory, name: str) -> pathlib.Path:
+    """A folder of this run; one for all processes that pytest-xdist starts."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="session")

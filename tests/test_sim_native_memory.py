@@ -321,14 +321,17 @@ def to_local(row: Any) -> Any:
 
 BUFFER_TO_LOCAL = [to_local(ROWS[f"buffer_load_{size}"]) for size in ("ubyte", "sshort", "dword", "dwordx3", "dwordx4")]
 # Atomics of buffers and flat addresses are those of global ones behind their addresses: the common ones will do.
-CHECKED = [
-    row
-    for row in (*ROWS.values(), *BUFFER_TO_LOCAL)
-    if row.kind in CASES
-    and library.family_of(row).shapes(row)
-    and row.access is not None
-    and (row.access.kind != "atomic" or row.kind in ("global", "lds") or row in isa_memory.ROWS)
-]
+CHECKED = sorted(
+    (
+        row
+        for row in (*ROWS.values(), *BUFFER_TO_LOCAL)
+        if row.kind in CASES
+        and library.family_of(row).shapes(row)
+        and row.access is not None
+        and (row.access.kind != "atomic" or row.kind in ("global", "lds") or row in isa_memory.ROWS)
+    ),
+    key=lambda row: (row.name, row.variant),
+)
 TRIALS = 24
 
 

@@ -7,7 +7,7 @@
 // PASSES: convert-spconv-to-stages
 // PASSES-NEXT: spconv → stages: Takes convolutions apart into map, compact, pack_weight, fill, gemm and apply_epilogue.
 
-// LEVELS: spconv{{ +}}functions of convolutions on tensors; no kernels, no stages
+// LEVELS: spconv{{ +}}functions of convolutions and pointwise ops on tensors; no kernels, no stages
 // LEVELS: cpu{{ +}}a host plan, and functions of the llvm dialect only
 
 // ENV: SPCONV_CACHE = off

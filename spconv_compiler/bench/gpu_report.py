@@ -18,8 +18,8 @@ FIGURES = {
 
 
 def best_ratio(row: dict[str, Any], figure: str) -> float | None:
-    """The fastest peer's figure over ours in one row; peers with wrong results do not count; None without any."""
-    found = [facts[figure] for name, facts in row["contenders"].items() if name != OURS and facts["ok"]]
+    """The fastest peer's figure over ours in one row, however exact that peer is; None without any."""
+    found = [facts[figure] for name, facts in row["contenders"].items() if name != OURS]
     return float(min(found) / row["contenders"][OURS][figure]) if found else None
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from spconv_compiler.bindings import ir
     from spconv_compiler.pipeline import Stage
 
-EMIT = ("spconv", "stages", "gpu", "rocdl", "loops", "cpu", "isa", "object", "plan", "schedules")
+EMIT = ("spconv", "stages", "gpu", "rocdl", "nvvm", "loops", "cpu", "isa", "object", "plan", "schedules")
 
 
 def main(argv: list[str] | None = None) -> int:
