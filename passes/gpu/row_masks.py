@@ -180,7 +180,8 @@ def _list(
             put(inclusive, totals, const(0, i32()))
         barrier()
         before = of_wave(get(totals, const(0, i32())))
-        barrier()
+        if start + BLOCK_ROWS < taps:
+            barrier()
         found.append((tap, mask, has, inclusive))
     for tap, mask, has, inclusive in found:
         with if_(tap < taps):
