@@ -95,7 +95,8 @@ class ConvertCompactToGpu(Pass):
                 values = parameters(self, op, "sorted_tiles", "block_rows", "items")
                 if values["block_rows"] != BLOCK_ROWS:
                     self.fail(op, f"blocks of {values['block_rows']} rows", f"accepted here: {BLOCK_ROWS}")
-                return rewrite_sorted(op, module, target, values["items"])
+                kernel_size = list(ir.DenseI64ArrayAttr(op.map.owner.operation.attributes["kernel_size"]))
+                return rewrite_sorted(op, buffers_of(op.map)[0], kernel_size, module, target, values["items"])
             tile_m = parameters(self, op, "tap_tile_row", "tile_m")["tile_m"]
             if tile_m > tap_tile_row.LANES:
                 self.fail(op, f"gemm tiles of {tile_m} pairs", f"padding reaches {tap_tile_row.LANES} pairs at most")

@@ -12,6 +12,7 @@ With schedule "output_table" there are two launches, and the pairs are carried a
     "spconv.launch"(%table, %coarse_count)                       {kernel = @kernels::@fill_table…}
     "spconv.launch"(%fine, %fine_count, %grid, %table, box)      {kernel = @kernels::@output_lookup…}
 
+With schedule "sorted_tiles" the table of the outputs is sorted as passes/gpu/sorted_tiles.py says.
 passes/gpu/cross_lookup.py and cross_pairs.py have the bodies. Needs level stages with schedules and the map lowered,
 gives level gpu for this op. Fails on an op without a schedule, with one that is not for a GPU, with tiles that one
 workgroup cannot pad, and on a table of the outputs of a transposed op.
@@ -33,7 +34,9 @@ from spconv_compiler.passes.gpu.box import box_symbols, box_types
 from spconv_compiler.passes.gpu.dense_grid import TILE_ROWS
 from spconv_compiler.passes.gpu.lanes import shared
 from spconv_compiler.passes.gpu.limits import require
+from spconv_compiler.passes.gpu.row_masks import BLOCK_ROWS
 from spconv_compiler.passes.gpu.scheduled import gpu_target, parameters
+from spconv_compiler.passes.gpu.sorted_tiles import rewrite_sorted
 from spconv_compiler.passes.kernel_builder import i32
 from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, gpu_kernel
 from spconv_compiler.passes.reach import Reach
@@ -56,23 +59,14 @@ def rewrite_pairs(op: CrossCompactOp, module: ir.Module, target: GpuTarget, tile
     reach, width = _geometry(op)
     fine, fine_count, _, grid = buffers_of(op.map)
     taps, wave, words, scan_lanes = op.taps, target.wave, buffer_type(i32()), target.max_workgroup
-    table_size, chunks = f"(rows ceildiv {TILE_ROWS}) * {TILE_ROWS * taps}", f"rows ceildiv {_LANES}"
     tiles = cross_pairs.gemm_tiles(taps, reach.coarse_of_fine, tile_m)
-    require(op, "bytes of the kernel map", f"({table_size}) * 4", target.buffer_limit_bytes)
     require(op, "bytes of a column of the pair list", f"({tiles}) * {4 * tile_m}", target.buffer_limit_bytes)
-    table, chunk = alloc("table", i32(), table_size), alloc("chunk", i32(), f"({chunks}) * {taps}")
+    table, chunk = _table_of_fine_rows(op, target)
     tap_count, tap_tile = alloc("tap_count", i32(), str(taps)), alloc("tap_tile", i32(), str(taps + 1))
     in_rows, out_rows = (alloc(name, i32(), f"({tiles}) * {tile_m}") for name in ("in_rows", "out_rows"))
     tile_tap = alloc("tile_tap", i32(), tiles)
 
-    look_up = gpu_kernel(
-        module,
-        f"cross_lookup_k{width}_{reach.name}_b{_LANES}",
-        [words] * 5 + box_types(width),
-        _LANES,
-        cross_lookup.look_up(reach, _LANES, wave),
-        workgroup=[shared(cross_lookup.batch_size(reach.kernel_size) * (_LANES // wave))],
-    )
+    look_up = _look_up(reach, width, module, target)
     scan = gpu_kernel(
         module,
         f"scan_chunks_b{scan_lanes}",
@@ -89,7 +83,7 @@ def rewrite_pairs(op: CrossCompactOp, module: ir.Module, target: GpuTarget, tile
         cross_pairs.write_pairs(taps, tile_m, _LANES, wave, transposed=op.transposed),
         workgroup=[shared(_LANES // wave)],
     )
-    by_rows = [chunks, str(cross_lookup.batches(reach.kernel_size))]
+    by_rows = [f"rows ceildiv {_LANES}", str(cross_lookup.batches(reach.kernel_size))]
     # A workgroup for every tap even where there are no rows: the lists are then empty, not undefined.
     by_tap = [f"rows floordiv {_LANES} + 1", str(taps)]
     found = [fine, fine_count, grid, table, chunk, *box_symbols(width)]
@@ -102,6 +96,25 @@ def rewrite_pairs(op: CrossCompactOp, module: ir.Module, target: GpuTarget, tile
     noted = {"rows": writes, "in_rows": reads, "tiles": tiles}
     attributes = {name: ir.StringAttr.get(text) for name, text in noted.items()}
     return [cast_to_stage(lists, op.operation.results[0].type, **attributes)]
+
+
+def _table_of_fine_rows(op: CrossCompactOp, target: GpuTarget) -> tuple[ir.Value, ir.Value]:
+    """(table, counts of each chunk of rows and tap) that `_look_up` writes."""
+    size = f"(rows ceildiv {TILE_ROWS}) * {TILE_ROWS * op.taps}"
+    require(op, "bytes of the kernel map", f"({size}) * 4", target.buffer_limit_bytes)
+    return alloc("table", i32(), size), alloc("chunk", i32(), f"(rows ceildiv {_LANES}) * {op.taps}")
+
+
+def _look_up(reach: Reach, width: int, module: ir.Module, target: GpuTarget) -> ir.Attribute:
+    """The kernel that finds the coarse rows of fine ones."""
+    return gpu_kernel(
+        module,
+        f"cross_lookup_k{width}_{reach.name}_b{_LANES}",
+        [buffer_type(i32())] * 5 + box_types(width),
+        _LANES,
+        cross_lookup.look_up(reach, _LANES, target.wave),
+        workgroup=[shared(cross_lookup.batch_size(reach.kernel_size) * (_LANES // target.wave))],
+    )
 
 
 def rewrite_table(op: CrossCompactOp, module: ir.Module, target: GpuTarget) -> list[ir.Value]:
@@ -128,6 +141,31 @@ def rewrite_table(op: CrossCompactOp, module: ir.Module, target: GpuTarget) -> l
     return [cast_to_stage([table, coarse_count], op.operation.results[0].type, rows=ir.StringAttr.get("coarse_rows"))]
 
 
+def rewrite_sorted_tiles(
+    op: CrossCompactOp, module: ir.Module, target: GpuTarget, items: int
+) -> list[ir.Value]:
+    """The table of the outputs, in the order of their masks."""
+    reach, _ = _geometry(op)
+    reads, writes = ("coarse_rows", "rows") if op.transposed else ("rows", "coarse_rows")
+    table = _fine_table(op, module, target) if op.transposed else buffers_of(rewrite_table(op, module, target)[0])[0]
+    return rewrite_sorted(op, table, reach.kernel_size, module, target, items, reads=reads, writes=writes)
+
+
+def _fine_table(op: CrossCompactOp, module: ir.Module, target: GpuTarget) -> ir.Value:
+    """The table of a transposed op's outputs: the coarse rows that each fine row meets."""
+    reach, width = _geometry(op)
+    fine, fine_count, _, grid = buffers_of(op.map)
+    table, chunk = _table_of_fine_rows(op, target)
+    launch(
+        _look_up(reach, width, module, target),
+        [fine, fine_count, grid, table, chunk, *box_symbols(width)],
+        group="pairs",
+        grid=[f"rows ceildiv {_LANES}", str(cross_lookup.batches(reach.kernel_size))],
+        block=_LANES,
+    )
+    return table
+
+
 @dataclasses.dataclass(frozen=True)
 class ConvertCrossCompactToGpu(Pass):
     """See the module."""
@@ -145,6 +183,11 @@ class ConvertCrossCompactToGpu(Pass):
                 if op.transposed:
                     self.fail(op, "a table of the outputs of a transposed op", "supported: outputs are coarse")
                 return rewrite_table(op, module, target)
+            if op.schedule is not None and op.schedule[0] == "sorted_tiles":
+                values = parameters(self, op, "sorted_tiles", "block_rows", "items")
+                if values["block_rows"] != BLOCK_ROWS:
+                    self.fail(op, f"blocks of {values['block_rows']} rows", f"accepted here: {BLOCK_ROWS}")
+                return rewrite_sorted_tiles(op, module, target, values["items"])
             tile_m = parameters(self, op, "tap_tile_row", "tile_m")["tile_m"]
             if tile_m > _LANES:
                 self.fail(op, f"gemm tiles of {tile_m} pairs", f"padding reaches {_LANES} pairs at most")

@@ -150,7 +150,7 @@ class ConvertGemmToGpu(Pass):
         if not isinstance(fill, FillOp):
             self.fail(op, "init is not the result of spconv.fill", "a gemm adds into rows of its own")
         self._expect_size(op, buffers_of(op.weight)[0], str(gemm_wgmma_rows.images_of(op, values).elements))
-        self._expect_size(op, buffers_of(op.pairs)[1], table_size(op.taps))
+        self._expect_size(op, buffers_of(op.pairs)[1], table_size(op.taps, rows_of(op.pairs)))
         return gemm_wgmma_rows.rewrite_wgmma_rows(op, fill, module, target, values)
 
     def _expect_size(self, op: GemmOp, buffer: ir.Value, size: str) -> None:

@@ -120,7 +120,10 @@ def forget_requests() -> None:
 
 
 def sparse_options(operation: str, geometry: ConvGeometry, target: str, **more: Any) -> SparseOptions:
-    """SparseOptions with what the environment adds."""
+    """SparseOptions with what the environment adds, and with a dtype that the target has."""
+    if operation == "conv":
+        plain = get_target(target).plain_dtype
+        more = {"dtype": plain, "out_dtype": plain, **more}
     return SparseOptions(
         operation,
         geometry,

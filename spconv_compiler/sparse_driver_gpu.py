@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -24,6 +25,8 @@ from spconv_compiler.targets import GpuTarget
 
 # The buffer that holds the number of pairs of each tap (passes/convert_cross_compact_to_gpu.py).
 _TAP_COUNTS = "tap_count"
+# Where the rows of outputs are sorted instead (passes/gpu/sorted_tiles.py): their table and their order.
+_SORTED_TABLE, _ROW_ORDER, _TILE_ROWS = "sorted_table", "row_order", 16
 # Words of a count: rows that are there, rows that would be there with room for all (passes/gpu/output_cells.py).
 _COUNT_WORDS, _KEPT, _ALL = 2, 0, 1
 # The scan that counts outputs packs a count and two bits into a word (passes/gpu/device_scan.py).
@@ -219,6 +222,8 @@ class GpuSparseKernel:
         counts = kept.pop(_TAP_COUNTS, None)
         # A pool has no list of pairs, and reads the number of outputs.
         kept["out_coords_count"] = given["out_coords_count"]
+        if _SORTED_TABLE in kept:
+            return MapPairs(kept, lambda: int(np.count_nonzero(self._read(kept[_SORTED_TABLE]) >= 0)))
         return MapPairs(kept, lambda: 0 if counts is None else int(self._read(counts).sum(dtype=np.int64)))
 
     def _read(self, buffer: Buffer, count: int | None = None) -> npt.NDArray[np.int32]:
@@ -233,12 +238,22 @@ class GpuSparseKernel:
     def triples(self, pairs: MapPairs) -> tuple[npt.NDArray[np.int32], ...]:
         """(tap, input row, output row) of every pair, in any order."""
         lists = pairs.buffers
+        if _SORTED_TABLE in lists:
+            return self._sorted_triples(lists)
         tiles = int(self._read(lists["tap_tile"])[-1])
         size = lists["in_rows"].nbytes // lists["tile_tap"].nbytes
         tap = np.repeat(self._read(lists["tile_tap"], tiles), size)
         in_rows, out_rows = (self._read(lists[name], tiles * size) for name in ("in_rows", "out_rows"))
         there = out_rows >= 0
         return tap[there], in_rows[there], out_rows[there]
+
+    def _sorted_triples(self, lists: Mapping[str, Buffer]) -> tuple[npt.NDArray[np.int32], ...]:
+        """As `triples`, of a table whose rows are sorted (passes/gpu/row_masks.py)."""
+        taps = math.prod(self.options.geometry.kernel_size)
+        table = self._read(lists[_SORTED_TABLE]).reshape(-1, taps, _TILE_ROWS)
+        order = self._read(lists[_ROW_ORDER]).reshape(-1, 1, _TILE_ROWS)
+        tile, tap, lane = np.nonzero(table >= 0)
+        return tap.astype(np.int32), table[tile, tap, lane], order[tile, 0, lane]
 
     def pack(self, weight: Array) -> dict[str, Buffer]:
         """Packed weights from the native layout."""

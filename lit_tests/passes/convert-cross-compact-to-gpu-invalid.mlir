@@ -40,3 +40,13 @@ func.func @fine_outputs(%fine: !spconv.coords<32>, %coarse: !spconv.coords<32>) 
   %pairs = "spconv.cross_compact"(%map) {transposed = true, schedule = #spconv.schedule<"output_table", {}>} : (!spconv.cross_map<27>) -> !spconv.pairs<27>
   return %pairs : !spconv.pairs<27>
 }
+
+// -----
+
+func.func @other_blocks(%fine: !spconv.coords<32>, %coarse: !spconv.coords<32>) -> !spconv.pairs<27> {
+  %map = "spconv.cross_map"(%fine, %coarse) {kernel_size = array<i64: 3, 3, 3>, stride = array<i64: 2, 2, 2>, padding = array<i64: 1, 1, 1>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"coarse_grid", {block = 256 : i64}>} : (!spconv.coords<32>, !spconv.coords<32>) -> !spconv.cross_map<27>
+  // expected-error @below {{blocks of 128 rows}}
+  // expected-note @below {{accepted here: 256}}
+  %pairs = "spconv.cross_compact"(%map) {transposed = false, schedule = #spconv.schedule<"sorted_tiles", {block_rows = 128 : i64, items = 4 : i64}>} : (!spconv.cross_map<27>) -> !spconv.pairs<27>
+  return %pairs : !spconv.pairs<27>
+}

@@ -27,7 +27,7 @@ from spconv_compiler.passes.gpu.lanes import load, plus, store, times
 from spconv_compiler.passes.gpu.limits import require
 from spconv_compiler.passes.gpu.mma_panels import Panels
 from spconv_compiler.passes.gpu.output_stationary import Finish, Geometry, OutputStationaryKernel
-from spconv_compiler.passes.gpu.sorted_tiles import BLOCKS
+from spconv_compiler.passes.gpu.sorted_tiles import blocks
 from spconv_compiler.passes.kernel_builder import V, bits, f32, i32, if_
 from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, gpu_kernel
 from spconv_compiler.targets import GpuTarget, MmaShape
@@ -76,7 +76,7 @@ def rewrite_output_stationary(
         OutputStationaryKernel(geometry, ends.finish),
         workgroup=geometry.workgroup(moved),
     )
-    arguments, grid = [*inputs, *ends.buffers, number], [geometry.groups(BLOCKS)]
+    arguments, grid = [*inputs, *ends.buffers, number], [geometry.groups(blocks())]
     launch(kernel, arguments, group="output", grid=grid, block=geometry.lanes)
     return ends.result()
 

@@ -12,7 +12,7 @@ from spconv_compiler.passes.gpu.gemm_output_stationary import Ends
 from spconv_compiler.passes.gpu.limits import require
 from spconv_compiler.passes.gpu.row_masks import BLOCK_ROWS
 from spconv_compiler.passes.gpu.small_channels import SmallChannelsKernel, SmallGeometry, TapPanels
-from spconv_compiler.passes.gpu.sorted_tiles import BLOCKS
+from spconv_compiler.passes.gpu.sorted_tiles import blocks
 from spconv_compiler.passes.kernel_builder import bits, i32
 from spconv_compiler.passes.kernel_module import buffers_of, gpu_kernel
 from spconv_compiler.targets import GpuTarget, MmaShape
@@ -62,6 +62,6 @@ def rewrite_small_channels(
         geometry.lanes,
         SmallChannelsKernel(geometry, ends.finish),
     )
-    grid = [f"{BLOCKS} * {BLOCK_ROWS // geometry.rows}", str(geometry.slices)]
+    grid = [f"{blocks()} * {BLOCK_ROWS // geometry.rows}", str(geometry.slices)]
     launch(kernel, [*arguments, symbol("rows", i32())], group="output", grid=grid, block=geometry.lanes)
     return ends.result()

@@ -22,12 +22,12 @@ from spconv_compiler.passes.gpu.epilogue import finish
 from spconv_compiler.passes.gpu.lanes import load, plus, store, times
 from spconv_compiler.passes.gpu.limits import require
 from spconv_compiler.passes.gpu.row_masks import BLOCK_ROWS
-from spconv_compiler.passes.gpu.sorted_tiles import BLOCKS
+from spconv_compiler.passes.gpu.sorted_tiles import blocks
 from spconv_compiler.passes.gpu.warpgroup import declare_dynamic_shared
 from spconv_compiler.passes.gpu.weight_images import RUN, Images, pack_images, widen_rows
 from spconv_compiler.passes.gpu.wgmma_rows import Finish, WgmmaRows
 from spconv_compiler.passes.kernel_builder import V, bits, i32
-from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, gpu_kernel, kernel_module
+from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, gpu_kernel, kernel_module, noted, rows_of
 from spconv_compiler.targets import GpuTarget
 
 PARAMETERS = ("columns", "block_k", "groups", "stages", "blocks_per_unit")
@@ -58,17 +58,20 @@ def rewrite_wgmma_rows(
     result, images = op.operation.results[0], images_of(op, values)
     moved, out_type = element_type(op.weight.type), element(result)
     c_in, limit = images.steps * images.block_k, target.buffer_limit_bytes
-    require(op, f"bytes of features of {c_in} channels", f"rows * {c_in * bits(moved) // 8}", limit)
-    require(op, f"bytes of {out_type} rows of {op.c_out} channels", f"rows * {op.c_out * bits(out_type) // 8}", limit)
+    # Between two coordinate sets the inputs have another number of rows than the outputs.
+    reads, writes = noted(op.pairs, "in_rows", "rows"), rows_of(op.pairs)
+    row_bytes = op.c_out * bits(out_type) // 8
+    require(op, f"bytes of features of {c_in} channels", f"{reads} * {c_in * bits(moved) // 8}", limit)
+    require(op, f"bytes of {out_type} rows of {op.c_out} channels", f"{writes} * {row_bytes}", limit)
 
     order, table, steps, step_count = buffers_of(op.pairs)
     (features,), (packed,) = buffers_of(op.features), buffers_of(op.weight)
-    rows = symbol("rows", i32())
+    rows = symbol(writes, i32())
     if c_in != op.c_in:
-        features = _widened(features, op.c_in, c_in, module)
+        features = _widened(features, op.c_in, c_in, reads, module)
     biases = [] if fill.bias is None else buffers_of(fill.bias)
     residuals = [] if op.residual is None else buffers_of(op.residual)
-    out = alloc("out", out_type, f"rows * {op.c_out}")
+    out = alloc("out", out_type, f"{writes} * {op.c_out}")
     kernel = WgmmaRows(
         op.taps,
         c_in,
@@ -96,9 +99,9 @@ def rewrite_wgmma_rows(
             "nvvm.minctasm": ir.IntegerAttr.get(i32(), values["blocks_per_unit"]),
         },
     )
-    grid = [f"{BLOCKS} * {BLOCK_ROWS // kernel.rows * kernel.slices}"]
+    grid = [f"{blocks(writes)} * {BLOCK_ROWS // kernel.rows * kernel.slices}"]
     launch(symbol_, [*arguments, rows], group="output", grid=grid, block=kernel.lanes)
-    return [cast_to_stage([out], result.type)]
+    return [cast_to_stage([out], result.type, rows=ir.StringAttr.get(writes))]
 
 
 def misfits(op: GemmOp, values: Mapping[str, int], target: GpuTarget) -> list[str]:
@@ -120,13 +123,13 @@ def images_of(op: GemmOp | PackWeightOp, values: Mapping[str, int]) -> Images:
     return Images(op.taps, op.c_in, op.c_out, values["columns"], values["block_k"])
 
 
-def _widened(features: ir.Value, c_in: int, padded: int, module: ir.Module) -> ir.Value:
+def _widened(features: ir.Value, c_in: int, padded: int, reads: str, module: ir.Module) -> ir.Value:
     """Rows of whole steps, zeros behind the last channel."""
-    type_, rows = buffer_type(element_type(features.type)), symbol("rows", i32())
-    wide = alloc("wide", element_type(features.type), f"rows * {padded}")
+    type_, rows = buffer_type(element_type(features.type)), symbol(reads, i32())
+    wide = alloc("wide", element_type(features.type), f"{reads} * {padded}")
     name = f"widen_rows_{element_type(features.type)}_{c_in}to{padded}"
     kernel = gpu_kernel(module, name, [type_, type_, i32()], _LANES, widen_rows(c_in, padded, _LANES))
-    grid = [f"(rows * {padded // RUN}) ceildiv {_LANES}"]
+    grid = [f"({reads} * {padded // RUN}) ceildiv {_LANES}"]
     launch(kernel, [features, wide, rows], group="output", grid=grid, block=_LANES)
     return wide
 

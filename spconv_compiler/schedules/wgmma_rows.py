@@ -7,6 +7,7 @@ One warpgroup gathers, the others multiply 64 rows each; stages of shared memory
 from __future__ import annotations
 
 from spconv_compiler.schedules.base import Choice, Chosen, GemmSchedule, Problem
+from spconv_compiler.schedules.between_sets import GPU_MAP
 from spconv_compiler.targets.base import GpuTarget, Target
 
 BLOCK_ROWS = 256
@@ -30,8 +31,6 @@ class WgmmaRowsSchedule(GemmSchedule):
     def reject(self, problem: Problem, target: Target) -> str | None:
         if not isinstance(target, GpuTarget) or not target.warpgroup_dtypes:
             return f"it is for warpgroups that multiply out of shared memory, and {target.name} has none"
-        if problem.between_sets:
-            return "inputs and outputs are two coordinate sets; it sorts the rows of submanifold maps"
         if problem.dtype not in target.warpgroup_dtypes:
             return f"features are {problem.dtype}; warpgroups multiply {', '.join(target.warpgroup_dtypes)}"
         if problem.taps > MAX_TAPS:
@@ -50,7 +49,7 @@ class WgmmaRowsSchedule(GemmSchedule):
         stages = min(_MAX_STAGES * 64 // block_k, target.lds_bytes // per_unit // stage)
         rows = {"groups": GROUPS, "stages": stages, "blocks_per_unit": per_unit}
         return Chosen(
-            map=Choice("dense_grid", {"block": LANES_PER_ROW}),
+            map=GPU_MAP if problem.between_sets else Choice("dense_grid", {"block": LANES_PER_ROW}),
             pairs=Choice("sorted_tiles", {"block_rows": BLOCK_ROWS, "items": SORT_ITEMS}),
             weights=Choice("weight_images", images),
             gemm=Choice(self.name, {**images, **rows}),

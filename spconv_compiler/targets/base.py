@@ -49,6 +49,11 @@ class Target:
         """Most cells of the padded box that kernels with 32-bit keys can handle: keys are signed."""
         return 2**31 - 1
 
+    @property
+    def plain_dtype(self) -> str:
+        """The dtype of features where nothing asks for one."""
+        return "f32" if "f32" in self.dtypes else self.dtypes[0]
+
     def facts(self) -> dict[str, object]:
         """Every fact, for the cache key."""
         return dataclasses.asdict(self)
