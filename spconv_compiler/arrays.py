@@ -137,10 +137,15 @@ def _why_refused(value: Any, what: str) -> str:
     return f"{what} has no memory (a traced, transformed or freed tensor); accepted: tensors with data"
 
 
+def gpu_runtime() -> str:
+    """Whose driver reaches torch's GPU tensors: "hip" or "cuda", as GpuTarget.runtime has it."""
+    torch: Any = _torch
+    return "hip" if torch.version.hip else "cuda"
+
+
 def gpu_target_name() -> str:
     """The target whose code runs where torch's GPU tensors lie."""
-    torch: Any = _torch
-    return "gfx950" if torch.version.hip else "sm_90"
+    return {"hip": "gfx950", "cuda": "sm_90"}[gpu_runtime()]
 
 
 def empty_like_kind(value: Any, shape: tuple[int, ...], dtype: str) -> Array:

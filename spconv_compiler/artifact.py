@@ -18,6 +18,7 @@ OBJECT = "kernel.elf"
 ISA = "kernel.s"
 PLAN = "plan.json"
 META = "meta.json"
+_LEVEL_ORDER = ("spconv", "stages", "gpu", "rocdl", "nvvm", "loops", "cpu")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,12 +56,13 @@ class Artifact:
 
     @property
     def levels(self) -> dict[str, str]:
-        """The IR at every level, by level name."""
-        return {
+        """The IR at every level, by level name, in the order that compilation went through them."""
+        found = {
             name.removeprefix("level-").removesuffix(".mlir"): text.decode()
             for name, text in self.files.items()
             if name.startswith("level-")
         }
+        return {name: found[name] for name in sorted(found, key=_LEVEL_ORDER.index)}
 
 
 def pack_files(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from spconv_compiler.arrays import ITEM_BYTES, Array, bytes_at
+from spconv_compiler.arrays import ITEM_BYTES, Array, bytes_at, gpu_runtime
 from spconv_compiler.artifact import Artifact
 from spconv_compiler.compiler import compile_options
 from spconv_compiler.coordinates import Box, numpy_view
@@ -26,6 +26,17 @@ from spconv_compiler.targets import GpuTarget
 _MAX_ROWS = 2**31 - 1
 # The buffer that holds the number of pairs of each tap (passes/convert_compact_to_gpu.py).
 _TAP_COUNTS = "tap_count"
+# What gemms read of a map. All of it is kept: kernels that share a map need not read the same of it.
+MAP_BUFFERS = (
+    "in_rows",
+    "out_rows",
+    "tile_tap",
+    "tap_tile",
+    "row_order",
+    "sorted_table",
+    "steps",
+    "step_count",
+)
 
 OpenCall = Callable[[bool], "AbstractContextManager[HostCall | TensorCall]"]
 
@@ -78,7 +89,7 @@ class GpuConvKernel:
         self.artifact, self.options, self._target = artifact, options, target
         self._open_device, self._index = open_device, index
         self._device = open_device(index or 0)
-        self._plan = GpuPlan(artifact.plan, self._device, artifact.object, keep=(_TAP_COUNTS,))
+        self._plan = GpuPlan(artifact.plan, self._device, artifact.object, keep=(_TAP_COUNTS, *MAP_BUFFERS))
         self._family = {} if family is None else family
         self._family[index] = self
         launches = artifact.plan.launches
@@ -97,13 +108,12 @@ class GpuConvKernel:
         """This kernel for tensors on GPU `index`, or for host arrays (None).
 
         Raises:
-            InputError: the target's arrays lie in host memory.
+            InputError: the target's arrays lie in host memory, or on another vendor's GPU.
             LaunchError: see load_conv.
         """
         if index == self._index:
             return self
-        if not self._target.device_tensors:
-            raise InputError(f"tensors lie on a device; accepted by target {self._target.name}: tensors on the cpu")
+        check_place(self._target, index)
         found = self._family.get(index)
         if found is None:
             found = GpuConvKernel(self.artifact, self.options, self._target, self._open_device, index, self._family)
@@ -203,6 +213,21 @@ class GpuConvKernel:
             given["out"] = call.output("out", out, nbytes)
             self._plan.run("output", map_.symbols, given, call)
             call.deliver(given["out"], out)
+
+
+def check_place(target: GpuTarget, index: int | None) -> None:
+    """Checks that a target's code runs where arrays lie: in host memory (None), or on torch's GPU `index`.
+
+    Raises:
+        InputError: it does not.
+    """
+    if not target.device_tensors:
+        raise InputError(f"tensors lie on a device; accepted by target {target.name}: tensors on the cpu")
+    if index is not None and gpu_runtime() != target.runtime:
+        raise InputError(
+            f"tensors lie on a GPU behind {gpu_runtime()}; accepted by target {target.name}: behind {target.runtime}, "
+            "or tensors on the cpu"
+        )
 
 
 def load_gpu_conv(options: CompileOptions, target: GpuTarget) -> GpuConvKernel:

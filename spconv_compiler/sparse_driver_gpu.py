@@ -14,6 +14,7 @@ import numpy.typing as npt
 from spconv_compiler.arrays import ITEM_BYTES, Array, address_of, as_array, bytes_at
 from spconv_compiler.compiler import compile_options
 from spconv_compiler.coordinates import Box, numpy_view
+from spconv_compiler.driver_gpu import MAP_BUFFERS, check_place
 from spconv_compiler.errors import InputError
 from spconv_compiler.geometry import ConvGeometry, check_cells, output_symbols
 from spconv_compiler.runtime.calls import HostCall, TensorCall, host_call, read, tensor_call
@@ -57,7 +58,7 @@ class GpuSparseKernel:
         self.artifact = compile_options(options)
         self._open_device, self._index = open_device, index
         self._device = open_device(index or 0)
-        self._plan = GpuPlan(self.artifact.plan, self._device, self.artifact.object, keep=(_TAP_COUNTS,))
+        self._plan = GpuPlan(self.artifact.plan, self._device, self.artifact.object, keep=(_TAP_COUNTS, *MAP_BUFFERS))
         self._family = {} if family is None else family
         self._family[index] = self
 
@@ -65,13 +66,12 @@ class GpuSparseKernel:
         """This kernel for tensors on GPU `index`, or for host arrays (None).
 
         Raises:
-            InputError: the target's arrays lie in host memory.
+            InputError: the target's arrays lie in host memory, or on another vendor's GPU.
             LaunchError: see driver.load_conv.
         """
         if index == self._index:
             return self
-        if not self._target.device_tensors:
-            raise InputError(f"tensors lie on a device; accepted by target {self._target.name}: tensors on the cpu")
+        check_place(self._target, index)
         found = self._family.get(index)
         return found or GpuSparseKernel(self.options, self._target, self._open_device, index, self._family)
 

@@ -34,14 +34,15 @@ CODES = {
 }
 KINDS = {"streams": 1, "events": 2, "modules": 3, "graphs": 5, "executables": 6}
 CHIP = "gfx950:sramecc+:xnack-"
-# A kernel of the code object that `code` gives: it fills a buffer of i32, given its address and their number.
-FILL = "fill_grid_k32_b256"
+# A kernel of the code object that `code` gives: it writes zeros to rows of f32, given their address and their number.
+FILL = "fill_rows_32"
+FILL_CHANNELS = 32
 
 
 @functools.cache
 def code() -> bytes:
-    """The code object of a small convolution."""
-    return compile_conv(3, 16, 32, 32, dtype="bf16", target="gfx950").object
+    """The code object of a small convolution; of a schedule with FILL among its kernels."""
+    return compile_conv(3, 16, 32, FILL_CHANNELS, dtype="bf16", target="gfx950", schedule="pairs_m16").object
 
 
 def raises(error: str) -> Any:

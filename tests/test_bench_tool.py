@@ -199,7 +199,7 @@ def test_a_missing_peer_says_how_to_install_it(
     ("arguments", "code", "message"),
     [
         ([], 2, "required: cpu|sim"),
-        (["gpu"], 2, "invalid choice: 'gpu'"),
+        (["tpu"], 2, "invalid choice: 'tpu'"),
         (["cpu", "--channels", "0"], 2, "accepted: a whole number, at least 1"),
         (["cpu", "--dtypes", "f64"], 2, "invalid choice: 'f64'"),
         (["cpu", "--peer", "magic"], 2, "invalid choice: 'magic'"),

@@ -90,6 +90,9 @@ OPTION_CHANGES = {
     "dilation": (2, 1, 1),
     "bias": True,
     "activation": "relu",
+    "negative_slope": 0.5,
+    "residual": True,
+    "mapper": "z_delta",
     "target": "gfx950",
     "schedule": "other",
 }

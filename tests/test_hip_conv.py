@@ -137,16 +137,29 @@ def test_more_rows_than_the_grid_of_workgroups() -> None:
     check(make_case(voxels(600, 9), 3, C_IN, C_OUT, dtype="bf16", whole=True, target="gfx950"), whole=True)
 
 
-def test_map_and_weights_are_made_once(shim: Shim) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "packing", "kernels"),
+    [
+        ("auto", "pack_taps", ["gemm"]),
+        ("pairs_m16", "pack_weight", ["fill", "gemm", "apply"]),
+    ],
+)
+def test_map_and_weights_are_made_once(shim: Shim, schedule: str, packing: str, kernels: list[str]) -> None:
     coords, features, weight, _ = case_of(40).tensors()
-    first = sc.subm_conv3d(coords, features, weight, target="gfx950")
-    shim.launched.clear()
-    again = sc.subm_conv3d(coords, features, weight, target="gfx950")
-    assert [name.partition("_")[0] for name in shim.launched] == ["fill", "gemm", "apply"]
+
+    def run() -> torch.Tensor:
+        shim.launched.clear()
+        out = sc.subm_conv3d(coords, features, weight, target="gfx950", schedule=schedule)
+        assert isinstance(out, torch.Tensor)
+        return out
+
+    first, again = run(), run()
+    assert [name.partition("_")[0] for name in shim.launched] == kernels
     assert torch.equal(first, again)
     weight.add_(1)
-    changed = sc.subm_conv3d(coords, features, weight, target="gfx950")
-    assert any(name.startswith("pack_weight") for name in shim.launched) and not torch.equal(first, changed)
+    changed = run()
+    assert shim.launched[0].startswith(packing) and not torch.equal(first, changed)
+    assert [name.partition("_")[0] for name in shim.launched[1:]] == kernels, "the map stays"
 
 
 def test_the_simulator_and_the_gpu_share_no_memory() -> None:

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
-from hip_harness import FILL, Shim, code, raises
+from hip_harness import FILL, FILL_CHANNELS, Shim, code, raises
 
 import spconv_compiler as sc
 from spconv_compiler.errors import LaunchError
@@ -32,21 +31,20 @@ def kernel_facts(name: str = FILL) -> Kernel:
 # Launches.
 
 
-def launch_fill(device: HipDevice, stream: Stream, module: Module, cells: int = 5000) -> npt.NDArray[np.int32]:
-    buffer, back = device.allocate("grid", 4 * 8192, stream.handle), np.zeros(cells, np.int32)
-    device.fill(buffer, 0, stream.handle)
-    device.launch(module, FILL, [-(-cells // 4096)], 256, [buffer, cells], stream.handle)
-    whole = np.zeros(8192, np.int32)
-    device.copy_out(whole.ctypes.data, buffer, stream.handle)
-    stream.synchronize()
-    back[:] = whole[:cells]
-    return back
+# Rows that one workgroup of FILL covers: four channels a lane.
+FILL_ROWS = 4 * 256 // FILL_CHANNELS
 
 
 def test_launch(device: HipDevice, stream: Stream) -> None:
+    """The second of two workgroups stops in the middle; what lies behind the rows stays."""
+    rows, found = FILL_ROWS + 8, np.zeros((2 * FILL_ROWS, FILL_CHANNELS), np.int32)
     with device.load(code()) as module:
-        found = launch_fill(device, stream, module)
-    assert (found == found[0]).all() and found[0] != 0
+        buffer = device.allocate("rows", found.nbytes, stream.handle)
+        device.fill(buffer, 0x11, stream.handle)
+        device.launch(module, FILL, [2], 256, [buffer, rows], stream.handle)
+        device.copy_out(found.ctypes.data, buffer, stream.handle)
+        stream.synchronize()
+    assert (found[:rows] == 0).all() and (found[rows:] == 0x11111111).all()
 
 
 @pytest.mark.parametrize(
@@ -64,7 +62,7 @@ def test_launches_beyond_the_limits(
     device: HipDevice, stream: Stream, grid: list[int], block: int, message: str
 ) -> None:
     with device.load(code()) as module:
-        buffer = device.allocate("grid", 4096, stream.handle)
+        buffer = device.allocate("rows", 4096, stream.handle)
         with pytest.raises(LaunchError, match=f"kernel {FILL}: .*{message}"):
             device.launch(module, FILL, grid, block, [buffer, 4], stream.handle)
 
@@ -125,7 +123,7 @@ def test_metadata_that_contradicts_itself() -> None:
 
 def test_a_module_that_was_closed(device: HipDevice, stream: Stream) -> None:
     module = device.load(code())
-    buffer = device.allocate("grid", 4096, stream.handle)
+    buffer = device.allocate("rows", 4096, stream.handle)
     function = module.function(FILL)
     module.close()
     with pytest.raises(LaunchError, match="this Module has been closed"):
@@ -135,9 +133,12 @@ def test_a_module_that_was_closed(device: HipDevice, stream: Stream) -> None:
 def test_a_function_keeps_its_module(device: HipDevice, stream: Stream) -> None:
     function = device.load(code()).function(FILL)
     gc.collect()
-    buffer = device.allocate("grid", 16384, stream.handle)
-    function.launch([1], 256, [buffer.pointer, 4096], stream.handle)
+    found = np.full((FILL_ROWS, FILL_CHANNELS), 1, np.int32)
+    buffer = device.allocate("rows", found.nbytes, stream.handle)
+    function.launch([1], 256, [buffer.pointer, FILL_ROWS], stream.handle)
+    device.copy_out(found.ctypes.data, buffer, stream.handle)
     stream.synchronize()
+    assert not found.any()
 
 
 # Code objects.
@@ -170,7 +171,9 @@ def test_code_that_is_no_code_object(hip: HipLibrary, damage: Callable[[], bytes
 
 
 def test_a_kernel_that_is_not_there(hip: HipLibrary) -> None:
-    with Module(hip, code()) as module, pytest.raises(LaunchError, match=f"no kernel 'other'; it has: {FILL}, "):
+    message = f"no kernel 'other'; it has: {', '.join(CodeObject(code()).kernels)}$"
+    assert f" {FILL}, " in message
+    with Module(hip, code()) as module, pytest.raises(LaunchError, match=message):
         module.function("other")
 
 

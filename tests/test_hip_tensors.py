@@ -22,7 +22,7 @@ import spconv_compiler as sc
 from spconv_compiler import driver_gpu
 from spconv_compiler.errors import InputError, LaunchError
 from spconv_compiler.runtime import calls
-from spconv_compiler.runtime.hip import DeviceMemory, Stream, capture
+from spconv_compiler.runtime.hip import DeviceMemory, Event, Stream, capture
 from spconv_compiler.runtime.hip_library import DEVICE_TO_HOST, HOST_TO_DEVICE, HipLibrary
 
 
@@ -99,15 +99,27 @@ class Gpu(TorchFunctionMode):
 
 
 class _TorchStream:
-    def __init__(self, handle: int) -> None:
-        self.cuda_stream = handle
+    def __init__(self, hip: HipLibrary, handle: int) -> None:
+        self._hip, self.cuda_stream = hip, handle
+
+    def wait_event(self, event: _TorchEvent) -> None:
+        self._hip.call("hipStreamWaitEvent", self.cuda_stream, event.made.handle, 0)
+
+
+class _TorchEvent:
+    def __init__(self, hip: HipLibrary) -> None:
+        self.made = Event(hip)
+
+    def record(self, stream: _TorchStream) -> None:
+        self.made.hip.call("hipEventRecord", self.made.handle, stream.cuda_stream)
 
 
 @pytest.fixture
 def gpu(hip: HipLibrary, stream: Stream, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
     found = Gpu(hip, stream)
     monkeypatch.setattr(torch.version, "hip", "7.0", raising=False)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: _TorchStream(found.current.handle))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: _TorchStream(hip, found.current.handle))
+    monkeypatch.setattr(torch.cuda, "Event", lambda: _TorchEvent(hip))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: found.capturing)
     with found:
         yield found
@@ -124,7 +136,7 @@ def on_gpu(gpu: Gpu, case: Case) -> list[Any]:
 
 
 def convolve(arguments: list[Any], **others: Any) -> Any:
-    return sc.subm_conv3d(*arguments, target="gfx950", **others)
+    return sc.subm_conv3d(*arguments, target="gfx950", schedule="pairs_m16", **others)
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -170,13 +182,13 @@ def test_a_convolution_is_captured(gpu: Gpu) -> None:
     # torch gives memory from its own pool in a capture; the stand-in has to have it before.
     made = iter([out, gpu.put(torch.zeros(30 * 32 * 4, dtype=torch.uint8))])
     new_empty, GpuTensor.new_empty = GpuTensor.new_empty, lambda self, *_, **__: next(made)
-    allocate, calls.TensorCall.allocate = calls.TensorCall.allocate, _give(made)
+    allocate, calls.TensorCall.allocate_all = calls.TensorCall.allocate_all, _give(made)
     gpu.capturing = True
     try:
         with capture(gpu.current) as captured:
             assert convolve(arguments) is out
     finally:
-        gpu.capturing, GpuTensor.new_empty, calls.TensorCall.allocate = False, new_empty, allocate
+        gpu.capturing, GpuTensor.new_empty, calls.TensorCall.allocate_all = False, new_empty, allocate
     assert len(calls._captured) > 0
     assert not gpu.fetch(out).any()
     with captured.graph as graph:
@@ -187,12 +199,15 @@ def test_a_convolution_is_captured(gpu: Gpu) -> None:
 
 
 def _give(made: Iterator[GpuTensor]) -> Any:
-    def allocate(self: Any, name: str, nbytes: int, *, writable: bool = True) -> Any:
-        tensor = next(made)
-        assert nbytes <= tensor.memory.nbytes
-        return calls._TensorBuffer(tensor, tensor.data_ptr(), nbytes)
+    def allocate_all(self: Any, sizes: Any) -> Any:
+        found = {}
+        for name, nbytes in sizes.items():
+            tensor = next(made)
+            assert nbytes <= tensor.memory.nbytes
+            found[name] = calls._TensorBuffer(tensor, tensor.data_ptr(), nbytes)
+        return found
 
-    return allocate
+    return allocate_all
 
 
 def test_coordinates_of_other_shapes(gpu: Gpu) -> None:
@@ -239,7 +254,7 @@ def test_targets_that_take_host_arrays(gpu: Gpu, target: str) -> None:
 
 def test_tensors_of_another_vendor(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "hip", None, raising=False)
-    with pytest.raises(InputError, match="coords is on device cuda:0; accepted: cpu"):
+    with pytest.raises(InputError, match="tensors lie on a GPU behind cuda; accepted by target gfx950: behind hip"):
         convolve(on_gpu(gpu, small()))
 
 
@@ -253,9 +268,10 @@ def test_another_gpu_than_the_first(hip: HipLibrary, shim: Shim, monkeypatch: py
 
         def current(index: int) -> _TorchStream:
             seen.append((index, int(hip.value(ctypes.c_int, "hipGetDevice"))))
-            return _TorchStream(stream.handle)
+            return _TorchStream(hip, stream.handle)
 
         monkeypatch.setattr(torch.cuda, "current_stream", current)
+        monkeypatch.setattr(torch.cuda, "Event", lambda: _TorchEvent(hip))
         assert mismatch(gpu.fetch(convolve(on_gpu(gpu, small()))), small(), whole=True) is None
         assert set(seen) == {(1, 1)} and int(hip.value(ctypes.c_int, "hipGetDevice")) == 0
 
@@ -271,5 +287,5 @@ def test_memory_that_torch_does_not_give(gpu: Gpu, monkeypatch: pytest.MonkeyPat
         return empty(*arguments, **keywords)
 
     monkeypatch.setattr(torch, "empty", refuse)
-    with pytest.raises(LaunchError, match=r"bytes for \w+ on GPU 0: HIP out of memory"):
+    with pytest.raises(LaunchError, match=r"bytes for [\w, ]+ on GPU 0: HIP out of memory"):
         convolve(arguments)

@@ -38,7 +38,7 @@ def file(tmp_path: pathlib.Path) -> pathlib.Path:
         (["-p", "nonsense"], "unknown passes: nonsense; accepted: check-level, "),
         (["-p", "check-level{depth=3}"], "pass check-level has no option 'depth=3'; accepted: level=…"),
         (["-p", "check-level{level=gpu"], "brackets do not match in 'check-level{level=gpu'"),
-        (["--to-level", "asm"], "unknown level 'asm'; accepted: spconv, stages, gpu, rocdl, loops, cpu"),
+        (["--to-level", "asm"], "unknown level 'asm'; accepted: spconv, stages, gpu, rocdl, nvvm, loops, cpu"),
         (["--from-level", "asm", "--to-level", "gpu"], "unknown level 'asm'"),
         (["--to-level", "loops", "--target", "gfx950"], "no way from level spconv to loops on gfx950; its levels: "),
         (["--from-level", "gpu", "--to-level", "spconv", "--target", "gfx950"], "no way from level gpu to spconv"),

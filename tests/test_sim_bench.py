@@ -53,14 +53,16 @@ def test_measures_and_counts(capsys: pytest.CaptureFixture[str]) -> None:
     kernels = [one["kernel"] for one in checked["launches"]]
     assert [one["counters"]["kernel"] for one in found["launches"]] == kernels
     for one, launch in zip(found["launches"], checked["launches"], strict=True):
-        assert one["counters"]["instructions"] == launch["instructions"]
+        # Workgroups of sort_digit wait for those before them: how often they look depends on who runs beside them.
+        slack = 0.01 if launch["kernel"].startswith("sort_digit") else 0
+        assert one["counters"]["instructions"] == pytest.approx(launch["instructions"], rel=slack, abs=0)
         assert one["modelled"]["label"] == "modelled, never measured on gfx950"
         assert one["modelled"]["lower_us"] < one["modelled"]["estimate_us"] < one["modelled"]["pessimistic_us"]
     assert all(fact["source"] for fact in found["facts"].values()) and "hbm_tb_s" in found["facts"]
     gemm = found["launches"][-1]["counters"]
     assert gemm["matrix"]["useful_macs"] == frame.pairs * 16 * 16 < gemm["matrix"]["executed_macs"]
-    # Sixteen floats of a pair are one segment of 64 bytes.
-    assert gemm["atomic_segments"] == pytest.approx(frame.pairs, rel=0.2)
+    # Every row of the result has one owner.
+    assert gemm["kernel"].startswith("gemm_small_channels") and gemm["atomic_segments"] == 0
     assert "modelled: no time of gfx950 was measured" in printed and "result right" in printed
     assert "results → " in printed and "\x1b" not in printed
 

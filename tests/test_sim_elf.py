@@ -77,7 +77,7 @@ def test_foreign_header(artifact: Artifact, form: str, offset: int, value: int, 
     [
         (b"AMDGPU\0", b"BMDGPU\0", "no metadata note"),
         (b".wavefront_size\x40", b".wavefront_size\x20", "waves of 32 lanes"),
-        (b".kernarg_segment_size\x0c", b".kernarg_segment_size\x0d", "metadata and descriptor differ"),
+        (b".kernarg_segment_size\x20", b".kernarg_segment_size\x24", "metadata and descriptor differ"),
         (b".sgpr_count", b".sgpr_kount", "has .sgpr_count = None; accepted: int"),
     ],
 )

@@ -18,7 +18,7 @@ from spconv_compiler.compiler import compile_conv
 from spconv_compiler.coordinates import Box
 from spconv_compiler.sim.elf import CodeObject
 from spconv_compiler.sim.errors import Fault
-from spconv_compiler.sim.interpreter import Machine
+from spconv_compiler.sim.interpreter import Counts, Machine
 from spconv_compiler.sim.native.machine import NativeMachine
 from spconv_compiler.sim.run_plan import PlanRun, from_storage, run_plan, to_storage
 
@@ -78,6 +78,15 @@ def prepared(name: str) -> tuple[Artifact, Case]:
     return compiled(kernel, c_in, c_out, key_width, **options), case
 
 
+# Workgroups of these wait for those before them: how often they look is for the order in which workgroups run.
+WAITING = ("compact_pairs", "sort_digit")
+
+
+def settled(launches: list[tuple[str, Counts]]) -> list[tuple[str, Any]]:
+    """Kernels with the counts that do not depend on the order of workgroups."""
+    return [(name, counts.waves if name.startswith(WAITING) else counts) for name, counts in launches]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_every_buffer_equals_the_numpy_engine(name: str) -> None:
     artifact, case = prepared(name)
@@ -85,7 +94,9 @@ def test_every_buffer_equals_the_numpy_engine(name: str) -> None:
     assert_right(wanted, artifact, case)
     for options in ({}, {"threads": 2}, {"window": 3, "slice_branches": 2}):
         found = run(artifact, case, native(**options))
-        assert found.launches == wanted.launches, options
+        in_order = not options
+        assert settled(found.launches) == settled(wanted.launches), options
+        assert not in_order or found.launches == wanted.launches
         for buffer, allocation in wanted.buffers.items():
             ready = wanted.machine.memory.initialised(allocation)
             own = found.buffers[buffer]

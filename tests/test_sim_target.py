@@ -67,12 +67,28 @@ def test_numpy_in_numpy_out() -> None:
     assert isinstance(out, np.ndarray) and mismatch(out, case, whole=True) is None
 
 
-def test_wide_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    launched: dict[str, int] = {}
+def launched(case: Case, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Instructions of each kernel, in the order in which they ran first."""
+    found: dict[str, int] = {}
+    monkeypatch.setattr(sim.sim_device(), "watch", lambda name, counts: found.update({name: counts.instructions}))
+    check(case, whole=True)
+    return found
+
+
+def test_a_grid_beyond_narrow_offsets_is_never_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GpuTarget, "narrow_cells", property(lambda self: 500))
-    monkeypatch.setattr(sim.sim_device(), "watch", lambda name, counts: launched.update({name: counts.instructions}))
-    check(case_of(), whole=True)
-    assert next(iter(launched)) == "fill_grid_k64_b256" and len(launched) == 10 and min(launched.values()) > 0
+    found = launched(case_of(), monkeypatch)
+    wanted = sc.compile_conv(3, 16, 32, dtype="bf16", target=TARGET, mapper="z_delta").plan.launches
+    assert list(found) == list(dict.fromkeys(launch.kernel for launch in wanted)) and min(found.values()) > 0
+
+
+def test_wide_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two clusters so far apart that the box around them has more than 2^31 cells."""
+    case = case_of()
+    case.coords[::2, 1:] += 2000
+    found = launched(case, monkeypatch)
+    wanted = sc.compile_conv(3, 16, 32, key_width=64, dtype="bf16", target=TARGET, mapper="z_delta").plan.launches
+    assert list(found) == list(dict.fromkeys(launch.kernel for launch in wanted)) and min(found.values()) > 0
 
 
 def test_facts_are_those_of_the_gpu() -> None:
@@ -169,7 +185,8 @@ def test_hosts_without_the_native_engine(monkeypatch: pytest.MonkeyPatch, caplog
     machine = device.load(sc.compile_conv(3, 16, 32, dtype="bf16", target=TARGET).object)
     assert isinstance(machine, Machine) and "the simulator is slow here: the native engine needs" in caplog.text
     grid, back = device.allocate("grid", 64), np.zeros(16, np.int32)
-    device.launch(machine, "fill_grid_k32_b256", [1], 256, [grid, 16])
+    # No workgroup is beyond those of the grid, so that nothing is cleared.
+    device.launch(machine, "fill_grid_k32_t27_b256", [1], 256, [grid, grid, grid, 16, 0])
     device.copy_out(back.ctypes.data, grid)
     assert (back == back[0]).all() and back[0] != 0
 
@@ -198,7 +215,7 @@ def test_a_write_to_an_input_is_a_fault() -> None:
     machine = device.load(sc.compile_conv(3, 16, 32, dtype="bf16", target=TARGET).object)
     grid = device.allocate("grid", 16384, writable=False)
     with pytest.raises(Fault, match="grid"):
-        device.launch(machine, "fill_grid_k32_b256", [1], 256, [grid, 4096])
+        device.launch(machine, "fill_grid_k32_t27_b256", [1], 256, [grid, grid, grid, 4096, 0])
 
 
 def test_reading_what_no_kernel_wrote_is_a_fault() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from spconv_compiler.bindings import ir
 from spconv_compiler.passes.gpu.lanes import (
     ballot,
     barrier,
@@ -32,7 +33,7 @@ from spconv_compiler.passes.gpu.lanes import (
     thread,
     times,
 )
-from spconv_compiler.passes.kernel_builder import V, const, i32, i64, if_, if_else, ir, while_
+from spconv_compiler.passes.kernel_builder import V, const, i32, i64, if_, if_else, while_
 
 _KIND_SHIFT, _TOTAL, _SUM = 30, 1, 2
 _COUNT = (1 << _KIND_SHIFT) - 1

@@ -62,7 +62,7 @@ class Ours:
 
     def __init__(self, coords: Any, shape: tuple[int, ...], features: Any, weight: Any) -> None:
         self._coords, self._features, self._weight = coords, features, weight
-        self._limits = {"spatial_shape": shape, "batch_size": int(coords[:, 0].max()) + 1}
+        self._limits: dict[str, Any] = {"spatial_shape": shape, "batch_size": int(coords[:, 0].max()) + 1}
         self._unknown: list[Any] = []
 
     def prepare(self, calls: int) -> None:

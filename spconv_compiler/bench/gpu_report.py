@@ -25,7 +25,8 @@ def best_ratio(row: dict[str, Any], figure: str) -> float | None:
 
 def floor_us(row: dict[str, Any], limits: dict[str, float]) -> float:
     """The least time that the GPU's measured limits allow: of its matrix product, or of moving every byte once."""
-    return max(row["flops"] / limits["matmul_tflops"] / 1e6, row["floor_bytes"] / limits["copy_gbps"] / 1e3)
+    computed = float(row["flops"]) / limits["matmul_tflops"] / 1e6
+    return max(computed, float(row["floor_bytes"]) / limits["copy_gbps"] / 1e3)
 
 
 def table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from spconv_compiler.arrays import ITEM_BYTES
+from spconv_compiler.errors import LaunchError
 from spconv_compiler.plan import Argument, Launch, Plan, compiled
 from spconv_compiler.plan import Buffer as PlanBuffer
 from spconv_compiler.runtime.device import Buffer, Device
@@ -52,6 +53,8 @@ class _Group:
             [["mul", buffers[name].size, ITEM_BYTES[buffers[name].dtype]] for name in self.made]
         )
         self.kept: list[str] = []
+        # Buffers that an earlier group fills: they have to be given.
+        self.needed: list[str] = []
 
 
 class GpuPlan:
@@ -69,7 +72,10 @@ class GpuPlan:
         for launch in plan.launches:
             by_group.setdefault(launch.group, []).append(launch)
         self._groups = {name: _Group(launches, buffers) for name, launches in by_group.items()}
+        seen: set[str] = set()
         for group in self._groups.values():
+            group.needed = [name for name in group.made if name in seen]
+            seen.update(group.made)
             others = [other for other in self._groups.values() if other is not group]
             group.kept = [
                 name for name in group.made if name in keep or any(name in other.used for other in others)
@@ -101,6 +107,9 @@ class GpuPlan:
         if group not in self._groups:
             return {}
         found = self._groups[group]
+        missing = [name for name in found.needed if name not in given]
+        if missing:
+            raise LaunchError(f"group {group} reads {', '.join(missing)}, which an earlier group fills and nobody kept")
         sizes = {
             name: size for name, size in zip(found.made, found.sizes(symbols), strict=True) if name not in given
         }
