@@ -9,5 +9,6 @@
 | `plan`, `memory` | the steps of a network; which buffers share memory |
 | `kernels` | compiles and loads the kernels of the steps |
 | `calls`, `runner` | runs the steps on the CPU: one call for all kernels behind the maps |
+| `arguments` | the arguments of calls, bound to the parameters of forward |
 | `compile` | `sc.compile` and `sc.import_graph` |
 """

@@ -216,14 +216,24 @@ class _Builder:
 
 
 def _end_of(conv: Any) -> PointwiseOp | None:
-    """The op that adds a residual to a convolution's f32 sum and that the convolution's kernel does."""
+    """The op that adds a residual to a convolution's f32 sum and that the convolution's kernel does.
+
+    The residual must be there when the convolution runs. Before fuse-pointwise it may be made after it.
+    """
     (result,) = conv.operation.results
     users = [use.owner.operation.opview for use in result.uses]
     if len(users) != 1 or not isinstance(users[0], PointwiseOp) or users[0].residual is None:
         return None
     op = users[0]
     fits = op.input == result and conv.epilogue == Epilogue() and str(element(result)) == "f32"
-    return op if fits and element(op.residual) == element(op.operation.results[0]) else None
+    fits = fits and element(op.residual) == element(op.operation.results[0])
+    return op if fits and _is_before(op.residual, conv) else None
+
+
+def _is_before(value: ir.Value, op: Any) -> bool:
+    """Whether a value is there before an op of the same block."""
+    made = defining_op(value)
+    return made is None or made.operation.is_before_in_block(op.operation)
 
 
 def _rows_of(op: ir.OpView) -> list[ir.Value]:

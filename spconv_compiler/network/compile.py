@@ -14,6 +14,7 @@ from spconv_compiler.arrays import Array
 from spconv_compiler.coordinates import check_coords
 from spconv_compiler.errors import InputError
 from spconv_compiler.forward_only import forward_only
+from spconv_compiler.network.arguments import Parameters, bind_example, check_frozen, check_tensor, parameters_of
 from spconv_compiler.network.build import build_plan
 from spconv_compiler.network.cpu import CpuNetwork
 from spconv_compiler.network.export import as_arguments, export
@@ -43,8 +44,18 @@ class Network:
         compiled: kernels that were compiled, and neither in memory nor on disk.
     """
 
-    def __init__(self, graph: Graph, eager: NetworkPlan, plan: NetworkPlan, target: str, *, keep_maps: bool) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        eager: NetworkPlan,
+        plan: NetworkPlan,
+        target: str,
+        *,
+        keep_maps: bool,
+        parameters: Parameters | None = None,
+    ) -> None:
         self.graph, self.plan, self.target = graph, plan, target
+        self._parameters = parameters
         self.timings: dict[str, float] = {}
         self.compiled = 0
         self._eager, self._keep = eager, keep_maps
@@ -56,7 +67,8 @@ class Network:
         self._frames: TensorCache[RunMaps] = TensorCache(_KEPT_FRAMES)
         # Trees of plain tensors need not be taken apart.
         count = len(graph.inputs)
-        self._tensors = count if graph.in_spec == _pytree.tree_structure(((0,) * count, {})) else -1
+        plain = not graph.frozen and graph.in_spec == _pytree.tree_structure(((0,) * count, {}))
+        self._tensors = count if plain else -1
         self._one_result = graph.out_spec == _pytree.tree_structure(0)
         self._last: tuple[list[int], int, int] = ([0] * len(plan.levels), 0, 0)
 
@@ -66,8 +78,9 @@ class Network:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the model gives for these arguments.
 
-        Coordinates and features are those of the example in kind, dtype and channels, with any number of voxels; all
-        other arguments are as they were, unless they are tensors.
+        Coordinates and features are those of the example in kind, dtype and channels, with any number of voxels.
+        Arguments that are no tensors, defaults included, have the values that they were compiled with. By position or
+        by keyword is all the same.
 
         Raises:
             InputError: arguments are not accepted, or coordinates repeat or lie outside of the model's grid.
@@ -91,9 +104,16 @@ class Network:
         if not kwargs and len(args) == self._tensors and all(isinstance(value, torch.Tensor) for value in args):
             return args
         leaves, spec = _pytree.tree_flatten((args, kwargs))
+        if spec != self.graph.in_spec and self._parameters is not None:
+            leaves, spec = _pytree.tree_flatten(self._parameters.bind(args, kwargs))
         if spec != self.graph.in_spec:
             found, known = (" ".join(str(item).split()) for item in (spec, self.graph.in_spec))
             raise InputError(f"the arguments are {found}; accepted, as in the example: {known}")
+        for place, (name, leaf) in enumerate(zip(self.graph.inputs, leaves, strict=True)):
+            if place in self.graph.frozen:
+                check_frozen(name, self.graph.frozen[place], leaf)
+            else:
+                check_tensor(name, leaf)
         return leaves
 
     def _coords(self, given: Sequence[Any]) -> dict[int, torch.Tensor]:
@@ -172,7 +192,8 @@ def compile(
     Batch norms are folded into weights, and activations, residual sums and biases done where a convolution's sum is
     complete; layers over the same voxels share maps; values share memory. What comes before the first sparse layer and
     after the last one (to_dense, a dense head) stays torch. Kernels depend on channels and kernel sizes alone: no
-    number of voxels compiles anything again.
+    number of voxels compiles anything again. Arguments that are no tensors (batch_size, flags) are constants: a call
+    with another value raises.
 
     Args:
         model: a torch.nn.Module in eval mode, or the ExportedProgram of one (then without an example).
@@ -185,11 +206,19 @@ def compile(
 
     Raises:
         InputError: the model cannot be compiled; the message names the node, its line and what is accepted.
+        ToolchainError: torch is too old to export models.
         CompileError, LaunchError, ToolchainError: see compile_conv and driver.load_conv.
     """
     name = get_target(env.TARGET.get() if target is None else target).name
     clock = _Clock()
-    program = model if isinstance(model, torch.export.ExportedProgram) else export(model, example, kwargs)
+    named = dict(kwargs or {})
+    parameters, arguments = None, as_arguments(example, kwargs)
+    if isinstance(model, torch.export.ExportedProgram):
+        program, parameters = model, parameters_of(model)
+    else:
+        if isinstance(model, torch.nn.Module):
+            parameters, arguments, named = bind_example(model, arguments, named)
+        program = export(model, arguments, named)
     clock.lap("export")
     graph = import_graph(program)
     eager = build_plan(graph)
@@ -199,9 +228,11 @@ def compile(
     clock.lap("passes")
     compiled = _compile_kernels(plan, name, progress)
     clock.lap("kernels")
-    network = Network(graph, eager, plan, name, keep_maps=keep_maps)
+    network = Network(graph, eager, plan, name, keep_maps=keep_maps, parameters=parameters)
     network.timings, network.compiled = clock.laps, compiled
-    _place(network, program, example, kwargs)
+    given = (arguments, named) if program is not model else program.example_inputs
+    if given is not None:
+        network.place_values(_pytree.tree_leaves(given))
     clock.lap("load")
     return network
 
@@ -213,14 +244,6 @@ def _compile_kernels(plan: NetworkPlan, target: str, progress: Progress | None) 
         return compile_all(options, progress)
     with progress_bar(len(options)) as step:
         return compile_all(options, lambda done, count, name: step(f"{name} ({done} of {count})"))
-
-
-def _place(network: Network, program: Any, example: Any, kwargs: Mapping[str, Any] | None) -> None:
-    """Puts values into memory by the sizes of the example, if there is one."""
-    if example is None and program.example_inputs is None:
-        return
-    given = program.example_inputs if example is None else (as_arguments(example), dict(kwargs or {}))
-    network.place_values(_pytree.tree_leaves(given))
 
 
 def _sizes(plan: NetworkPlan, rows: Sequence[int]) -> list[int]:

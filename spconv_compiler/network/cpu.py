@@ -266,4 +266,3 @@ def _segments(plan: NetworkPlan) -> tuple[_Segment, ...]:
     for first, end in zip(starts, [*starts[1:], len(plan.steps)], strict=False):
         found.append(_Segment(first, end, tuple(map_ for map_, place in last.items() if first <= place < end)))
     return tuple(found)
-

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.export.graph_signature import ConstantArgument
 from torch.utils import _pytree
 
 from spconv_compiler.bindings import func, ir
@@ -42,7 +43,8 @@ class Graph:
         parameters: the tensors that spconv.parameter ops name.
         head: makes the arguments of @network, in order, of the program's inputs.
         tail: makes the program's results of those of @network and of the program's inputs.
-        inputs: names of the program's inputs. in_spec, out_spec: pytrees of its arguments and results.
+        inputs: names of the program's inputs. frozen: what those are that are no tensors, by place.
+        in_spec, out_spec: pytrees of its arguments and results.
     """
 
     context: ir.Context = dataclasses.field(repr=False)
@@ -51,6 +53,7 @@ class Graph:
     head: TorchPart = dataclasses.field(repr=False)
     tail: TorchPart = dataclasses.field(repr=False)
     inputs: tuple[str, ...] = ()
+    frozen: Mapping[int, Any] = dataclasses.field(default_factory=dict)
     in_spec: Any = dataclasses.field(default=None, repr=False)
     out_spec: Any = dataclasses.field(default=None, repr=False)
 
@@ -114,10 +117,15 @@ class Importer:
         self._finish([self._values[node] for node in given])
         signature = self._program.call_spec
         names = tuple(node.name for node in self._inputs)
-        parameters = self._parameters
-        return Graph(
-            self._context, self.module, parameters, head, tail, names, signature.in_spec, signature.out_spec
-        )
+        specs = signature.in_spec, signature.out_spec
+        frozen = self._frozen(names)
+        return Graph(self._context, self.module, self._parameters, head, tail, names, frozen, *specs)
+
+    def _frozen(self, names: Sequence[str]) -> dict[int, Any]:
+        """The inputs that torch.export takes for constants."""
+        given = (spec.arg for spec in self._program.graph_signature.input_specs)
+        values = {arg.name: arg.value for arg in given if isinstance(arg, ConstantArgument)}
+        return {place: values[name] for place, name in enumerate(names) if name in values}
 
     def _placeholders(self) -> None:
         signature, program = self._program.graph_signature, self._program

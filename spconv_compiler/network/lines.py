@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
+import traceback
 from typing import Any, NamedTuple
 
 from spconv_compiler.bindings import ir
@@ -12,6 +13,7 @@ from spconv_compiler.errors import InputError
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 # Frames of the libraries between a user's line and the op.
 _MODULES = str(pathlib.Path(__file__).parent.parent / "pytorch")
+_NETWORK = str(pathlib.Path(__file__).parent)
 _TORCH = f"{pathlib.PurePath('torch')}/"
 
 
@@ -34,6 +36,14 @@ def line_of(node: Any) -> Line:
     file, line = (mine or frames or [("", 0)])[-1]
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     return Line(file, line, str(stack[-1][0]) if stack else "")
+
+
+def user_line(error: BaseException) -> Line:
+    """The innermost line on an error's way that is not torch's or this package's."""
+    frames = [(entry.filename, entry.lineno or 0) for entry in traceback.extract_tb(error.__traceback__)]
+    mine = [frame for frame in frames if not _is_library(frame[0]) and not frame[0].startswith(_NETWORK)]
+    file, line = (mine or [("", 0)])[-1]
+    return Line(file, line, "")
 
 
 def location_of(node: Any) -> ir.Location:
