@@ -249,7 +249,7 @@ def test_failures_are_not_cached(compiled: list[str]) -> None:
 # What follows runs in fresh processes. Processor time is measured, which neighbours on the machine disturb less
 # than wall time, and the best of a few runs is taken. They still slow each instruction down, by sharing caches and
 # cores, and tests run in a process for each core: the limits are those of an idle machine, times this.
-SHARED = 2
+SHARED = 1.5
 
 PRELUDE = """
 import json, resource, sys, time
@@ -323,7 +323,7 @@ for channels in (16, 64, 128):
     times.append(seconds() - start)
 print(json.dumps(times))
 """
-    assert min(in_a_fresh_process(program)[1:]) <= limit * SHARED
+    assert min(min(in_a_fresh_process(program)[1:]) for _ in range(2)) <= limit * SHARED
 
 
 def test_a_cached_call_on_one_voxel_takes_microseconds() -> None:
