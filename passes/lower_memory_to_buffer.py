@@ -24,20 +24,20 @@ from typing import ClassVar
 
 from spconv_compiler.bindings import ir, llvm, memref, rocdl
 from spconv_compiler.dialect import (
+    TileAddressOp,
     TileAtomicOp,
     TileBoundOp,
     TileCopyGroupOp,
     TileCopyOp,
     TileCopyWaitOp,
-    TileFetchAddOp,
     TileLoadDeviceOp,
     TileLoadOp,
     TileStoreDeviceOp,
     TileStoreOp,
 )
-from spconv_compiler.dialect.types import element_type, is_buffer
-from spconv_compiler.passes.base import Pass, ops_named, walk
+from spconv_compiler.passes.base import Pass, ops_named
 from spconv_compiler.passes.gpu.address import Split
+from spconv_compiler.passes.gpu.kernel_pointers import ALIGNMENT, KernelPointers, argument_of, bytes_of
 from spconv_compiler.passes.gpu.lanes import times
 from spconv_compiler.passes.gpu.scheduled import gpu_target
 from spconv_compiler.passes.gpu.uniform import Uniform
@@ -54,19 +54,6 @@ _ATOMICRMW = {
 }
 # Without these three the code generator emits a compare-and-swap loop for a float atomic.
 _NATIVE_FLOAT_ATOMIC = ("no_fine_grained_memory", "no_remote_memory", "ignore_denormal_mode")
-_ALIGNMENT = 16
-_MEMORY_OPS = (
-    TileBoundOp,
-    TileLoadOp,
-    TileStoreOp,
-    TileAtomicOp,
-    TileFetchAddOp,
-    TileLoadDeviceOp,
-    TileStoreDeviceOp,
-    TileCopyOp,
-    TileCopyGroupOp,
-    TileCopyWaitOp,
-)
 # Marks of copies make the code generator ask for arguments that no launch passes.
 _NOT_HIDDEN = tuple(f"amdgpu-no-{name}" for name in ("implicitarg-ptr", "dispatch-ptr", "queue-ptr", "dispatch-id"))
 # Else a workgroup of many waves gets half of its registers as accumulation registers, and moves between the halves.
@@ -74,29 +61,20 @@ _NO_ACCUMULATION_REGISTERS = ("amdgpu-agpr-alloc", "0,0")
 _LOCAL_POINTER = "!llvm.ptr<3>"
 
 
-def _bytes(type_: ir.Type) -> int:
-    lanes = ir.VectorType(type_).shape[0] if isinstance(type_, ir.VectorType) else 1
-    return lanes * bits(type_) // 8
-
-
-class _Kernel:
+class _Kernel(KernelPointers):
     """The lowering of one gpu.func."""
 
     def __init__(self, pass_: LowerMemoryToBuffer, function: ir.OpView, reach: int) -> None:
+        super().__init__(function)
+        # Addresses are for the instructions of other targets.
+        self.ops = [op for op in self.ops if not isinstance(op, TileAddressOp)]
         self.fail, self.reach = pass_.fail, reach
-        self.function, self.entry = function, function.operation.regions[0].blocks[0]
         self.uniform = Uniform(self._is_shared)
-        self.elements = {arg: element_type(arg.type) for arg in self.entry.arguments if is_buffer(arg.type)}
-        self.written: set[ir.Value] = set()
-        self.read: set[ir.Value] = set()
         self.resources: dict[ir.Value, V] = {}
 
     def run(self) -> None:
-        memory_ops = [op for op in walk(self.function.operation) if isinstance(op, _MEMORY_OPS)]
-        for op in memory_ops:
-            self._note(op)
-        self._change_signature()
-        for op in memory_ops:
+        self.change_signature()
+        for op in self.ops:
             with ir.InsertionPoint(op), op.operation.location:
                 if isinstance(op, TileBoundOp):
                     self._bound(op)
@@ -115,52 +93,8 @@ class _Kernel:
                 else:
                     self._between_workgroups(op)
         # A bound is erased last: its uses are the ops above.
-        for op in reversed(memory_ops):
+        for op in reversed(self.ops):
             op.operation.erase()
-
-    def _note(self, op: ir.OpView) -> None:
-        """Records which arguments are read and written."""
-        if isinstance(op, (TileBoundOp, TileCopyGroupOp, TileCopyWaitOp)):
-            return
-        loads = isinstance(op, (TileLoadOp, TileLoadDeviceOp, TileCopyOp))
-        argument = self._argument(op.operation.operands[0 if loads else 1])
-        if not isinstance(op, (TileStoreOp, TileStoreDeviceOp)):
-            self.read.add(argument)
-        # What is loaded in device scope changes while the kernel runs, by whichever workgroup.
-        if not isinstance(op, (TileLoadOp, TileCopyOp)):
-            self.written.add(argument)
-
-    def _argument(self, buffer: ir.Value) -> ir.Value:
-        """The kernel argument behind a buffer value."""
-        while not isinstance(buffer.owner, ir.Block):
-            buffer = buffer.owner.operation.operands[0]
-        return buffer
-
-    def _change_signature(self) -> None:
-        attributes = []
-        for argument in self.entry.arguments:
-            attributes.append(ir.DictAttr.get(self._pointer_facts(argument)))
-            if argument in self.elements:
-                argument.set_type(ir.Type.parse("!llvm.ptr<1>"))
-        operation = self.function.operation
-        # Behind the arguments the entry block has the workgroup's memory, which is no part of the signature.
-        count = len(ir.FunctionType(ir.TypeAttr(operation.attributes["function_type"]).value).inputs)
-        types = [argument.type for argument in list(self.entry.arguments)[:count]]
-        operation.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(types, []))
-        operation.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes[:count])
-
-    def _pointer_facts(self, argument: ir.Value) -> dict[str, ir.Attribute]:
-        if argument not in self.elements:
-            return {}
-        facts: dict[str, ir.Attribute] = {
-            f"llvm.{name}": ir.UnitAttr.get() for name in ("noalias", "noundef", "nonnull")
-        }
-        facts["llvm.align"] = ir.IntegerAttr.get(i64(), _ALIGNMENT)
-        if argument not in self.written:
-            facts["llvm.readonly"] = ir.UnitAttr.get()
-        elif argument not in self.read:
-            facts["llvm.writeonly"] = ir.UnitAttr.get()
-        return facts
 
     def _resource(self, pointer: V, size: V) -> V:
         flags, stride = const(_RESOURCE_FLAGS, i32()), const(0, ir.IntegerType.get_signless(16))
@@ -169,8 +103,8 @@ class _Kernel:
 
     def _bound(self, op: TileBoundOp) -> None:
         buffer, elements = op.operation.operands
-        argument = self._argument(buffer)
-        size = times(V(elements), _bytes(self.elements[argument]))
+        argument = argument_of(buffer)
+        size = times(V(elements), bytes_of(self.elements[argument]))
         self.resources[op.operation.results[0]] = self._resource(V(argument), size)
 
     def _resource_of(self, buffer: ir.Value) -> V:
@@ -182,7 +116,7 @@ class _Kernel:
 
     def _offsets(self, buffer: ir.Value, index: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Byte offsets (vector, scalar). Only the vector one is checked, so a bounded buffer has no other."""
-        size = _bytes(self.elements[self._argument(buffer)])
+        size = bytes_of(self.elements[argument_of(buffer)])
         if isinstance(buffer.owner, ir.Block):
             vector, scalar = Split.of(index, self.uniform).offsets(size)
         else:
@@ -208,7 +142,7 @@ class _Kernel:
         wide = index.type == i64()
         shared = self._is_shared(op) and index in self.uniform
         if wide or shared:
-            alignment = min(_bytes(result.type), _ALIGNMENT)
+            alignment = min(bytes_of(result.type), ALIGNMENT)
             value = llvm.LoadOp(result.type, self._pointer(op, buffer, index).value, alignment=alignment).result
         else:
             offsets = self._offsets(buffer, index)
@@ -221,7 +155,7 @@ class _Kernel:
         value, buffer, index = op.operation.operands
         if index.type == i64():
             address = self._pointer(op, buffer, index)
-            llvm.StoreOp(value, address.value, alignment=min(_bytes(value.type), _ALIGNMENT))
+            llvm.StoreOp(value, address.value, alignment=min(bytes_of(value.type), ALIGNMENT))
         else:
             offsets = self._offsets(buffer, index)
             rocdl.raw_ptr_buffer_store(value, self._resource_of(buffer).value, *offsets, aux=_no_policy())
@@ -244,7 +178,7 @@ class _Kernel:
     def _copy(self, op: TileCopyOp) -> None:
         """A load to local memory: lane l's 16 bytes go to the address of lane 0 plus 16·l."""
         buffer, index, memory, place = op.operation.operands
-        size = const(_ALIGNMENT, i32())
+        size = const(ALIGNMENT, i32())
         base = V(memref.extract_aligned_pointer_as_index(memory)).to(i32())
         address = base + times(V(place), bits(ir.MemRefType(memory.type).element_type) // 8)
         pointer = llvm.inttoptr(ir.Type.parse(_LOCAL_POINTER), address.value)
@@ -261,11 +195,11 @@ class _Kernel:
         pointer, order = self._pointer(op, buffer, index), llvm.AtomicOrdering.monotonic
         if isinstance(op, TileLoadDeviceOp):
             (result,) = op.operation.results
-            size = _bytes(result.type)
+            size = bytes_of(result.type)
             loaded = llvm.LoadOp(result.type, pointer.value, alignment=size, ordering=order, syncscope="agent")
             result.replace_all_uses_with(loaded.result)
         elif isinstance(op, TileStoreDeviceOp):
-            size = _bytes(values[0].type)
+            size = bytes_of(values[0].type)
             llvm.StoreOp(values[0], pointer.value, alignment=size, ordering=order, syncscope="agent")
         else:
             made = llvm.AtomicRMWOp(llvm.AtomicBinOp.add, pointer.value, values[0], order, syncscope="agent")
