@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -84,21 +85,14 @@ def _faults(name: str, instructions: Sequence[Instruction], monkeypatch: pytest.
     return False
 
 
-# What the native engine leaves to the numpy engine, and says so.
-NUMPY_ONLY = {"scratch"}
-
-
 @pytest.mark.parametrize("name", SAMPLES)
 def test_native_engine_agrees(name: str) -> None:
-    """The same bits, with a warning where the other engine had to run the kernel."""
+    """The same bits, without help of the numpy engine."""
     sample = SAMPLES[name]
-    wanted = run(sample, kernel_of(name))
-    if name in NUMPY_ONLY:
-        with pytest.warns(SlowKernelWarning, match="runs on the numpy engine"):
-            found = run(sample, kernel_of(name), NativeMachine)
-    else:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SlowKernelWarning)
         found = run(sample, kernel_of(name), NativeMachine)
-    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(found, run(sample, kernel_of(name)))
 
 
 def test_look_back_over_many_workgroups() -> None:

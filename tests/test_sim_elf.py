@@ -9,6 +9,7 @@ import pytest
 
 from spconv_compiler.artifact import Artifact
 from spconv_compiler.compiler import compile_conv
+from spconv_compiler.kernel_facts import facts_of_text
 from spconv_compiler.sim.elf import CodeObject, find_kernel
 from spconv_compiler.sim.errors import ObjectError
 from spconv_compiler.sim.msgpack import unpack
@@ -20,19 +21,21 @@ def artifact() -> Artifact:
 
 
 def test_kernels_and_facts(artifact: Artifact) -> None:
-    """Name, arguments, registers and sizes, against what the compiler read from its assembly text."""
+    """Name, arguments, registers and sizes, against what the assembly text says."""
     loaded = CodeObject(artifact.object)
     assert loaded.target == "amdgcn-amd-amdhsa-unknown-gfx950"
-    assert set(loaded.kernels) == set(artifact.meta["kernels"])
-    for name, facts in artifact.meta["kernels"].items():
+    stated = facts_of_text(str(artifact.isa))
+    assert set(loaded.kernels) == set(stated) == set(artifact.meta["kernels"])
+    for name, facts in stated.items():
         kernel = loaded.kernels[name]
-        found = [{"offset": a.offset, "size": a.size, "kind": a.kind} for a in kernel.arguments]
-        assert found == facts["arguments"]
-        assert kernel.descriptor.kernarg_bytes == facts["kernarg_bytes"]
-        assert kernel.descriptor.lds_bytes == facts["lds_bytes"]
+        assert [(a.offset, a.size, a.kind) for a in kernel.arguments] == [
+            (a.offset, a.size, a.kind) for a in facts.arguments
+        ]
+        assert kernel.descriptor.kernarg_bytes == facts.kernarg_bytes
+        assert kernel.descriptor.lds_bytes == facts.lds_bytes
         assert kernel.descriptor.scratch_bytes == 0
-        assert kernel.descriptor.vgprs >= facts["vgpr"]
-        assert kernel.block == (facts["block"], 1, 1)
+        assert kernel.descriptor.vgprs >= facts.vgpr
+        assert kernel.block == (facts.block, 1, 1)
         assert kernel.descriptor.group_ids[0]
         assert len(kernel.code) % 4 == 0 and kernel.address == kernel.descriptor.entry
 

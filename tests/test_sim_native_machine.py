@@ -177,19 +177,23 @@ def test_faults_have_the_same_words(lines: str) -> None:
 
 def test_an_opcode_without_handlers_is_left_to_the_numpy_engine() -> None:
     """One warning for the kernel, whatever it is launched; the other engine works on the same memory, and reports."""
-    text = f"{PROLOGUE}\ns_buffer_load_dword s20, s[4:7], 0x0\ns_waitcnt lgkmcnt(0)\nv_mov_b32_e32 v2, s20\n"
-    text += "buffer_store_dword v2, v1, s[8:11], 0 offen\ns_endpgm"
+    text = f"{PROLOGUE}\nv_lshlrev_b32_e32 v2, 3, v0\nv_mov_b32_e32 v4, 7\nv_mov_b32_e32 v5, 0\n"
+    text += "buffer_atomic_min_f64 v[4:5], v2, s[8:11], 0 offen\ns_endpgm"
     machine = NativeMachine({"k": make_kernel(text), "other": make_kernel(COPY)})
     a, b = (machine.memory.allocate(name, 4 * WORDS) for name in "ab")
-    machine.memory.write_array(a, np.arange(7, 7 + WORDS, dtype=np.uint32))
-    with pytest.warns(SlowKernelWarning, match=r"k runs on the numpy engine.*: s_buffer_load_dword s20, s\[4:7\], 0x0"):
+    for buffer in (a, b):
+        machine.memory.write_array(buffer, np.full(WORDS // 2, 1.0))
+    with pytest.warns(
+        SlowKernelWarning, match=r"k runs on the numpy engine.*: buffer_atomic_min_f64 v\[4:5\], v2, s\["
+    ):
         machine.launch("k", [1], 64, [a, b])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         machine.launch("k", [1], 64, [a, b])
         machine.launch("other", [1], 64, [b, a])
-    assert machine.memory.read_bytes(b).view(np.uint32)[:64].tolist() == [7] * 64
-    assert machine.memory.read_bytes(a).view(np.uint32)[:64].tolist() == [21] * 64
+    # 7 of the smallest steps above 0: the bits of an integer.
+    assert machine.memory.read_bytes(b).view(np.uint64)[:64].tolist() == [7] * 64
+    assert machine.memory.read_bytes(a).view(np.uint32)[:64].tolist() == [21, 0] * 32
     with pytest.raises(Fault, match="out of bounds"), warnings.catch_warnings():
         warnings.simplefilter("error")
         machine.memory.free(b)

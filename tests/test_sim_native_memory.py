@@ -28,6 +28,7 @@ from spconv_compiler.sim.native.family import handler_name
 from spconv_compiler.sim.native.program import NativeProgram
 
 LOCAL = 16376
+SCRATCH = 68
 RAW = 0x27000
 
 
@@ -54,9 +55,9 @@ def program_addresses(program: NativeProgram, checks: bool) -> dict[str, int]:
 @functools.cache
 def programs() -> tuple[Program, NativeProgram, dict[str, int]]:
     """(numpy program, native program, where each line stands) of all instructions, assembled at once."""
-    lines = list(dict.fromkeys([line for row in CHECKED for line in LINES[row.kind](row)] + BEHIND))
+    lines = list(dict.fromkeys([line for row in CHECKED for line in KINDS[row.kind][1](row)] + BEHIND))
     text = "\n".join([*lines, "s_endpgm"])
-    kernel = make_kernel(text, vgprs=REGISTERS, accum_offset=REGISTERS, lds_bytes=LOCAL)
+    kernel = make_kernel(text, vgprs=REGISTERS, accum_offset=REGISTERS, lds_bytes=LOCAL, scratch_bytes=SCRATCH)
     return Program(kernel), NativeProgram(kernel), {line: index for index, line in enumerate(lines)}
 
 
@@ -109,6 +110,10 @@ def place_lanes(world: World, rng: Random, row: Any, given: Allocation | None = 
     step = max(size, 4) if size > 2 else size
     slots = target.size // step
     numbers = rng.permutation(slots)[:64] if distinct and slots >= 64 else rng.integers(0, slots, 64)
+    if row.access.kind == "atomic" and slots > 64:
+        # Sixteen lanes that follow each other, as rows of a gemm's result do.
+        for first in rng.permutation(4)[: rng.integers(4)] * 16:
+            numbers[first : first + 16] = rng.integers(slots - 16) + np.arange(16)
     places = np.uint64(target.address) + numbers.astype(np.uint64) * np.uint64(step)
     if not fine:
         wrong = rng.random(64) < 0.02
@@ -187,8 +192,19 @@ def local_lines(row: Any) -> list[str]:
 
 def scalar_lines(row: Any) -> list[str]:
     dwords = row.access.dwords
-    start = f"{row.name} {'s16' if dwords == 1 else f's[16:{15 + dwords}]'}, s[2:3],"
+    base = "s[2:3]" if row.sources == ("u64",) else "s[8:11]"
+    start = f"{row.name} {'s16' if dwords == 1 else f's[16:{15 + dwords}]'}, {base},"
     return [f"{start} 0x10", f"{start} s12", f"{start} s12 offset:0xc"]
+
+
+def scratch_lines(row: Any) -> list[str]:
+    """Every form: with a part of the address from the lanes, from a scalar register, from both, or from neither."""
+    data = registers_text(8, row.access.dwords)
+    return [
+        f"{row.name} {f'{data}, {lane}' if row.access.kind == 'load' else f'{lane}, {data}'}, {wave} offset:8"
+        for lane in ("v4", "off")
+        for wave in ("s20", "off")
+    ]
 
 
 def global_case(row: Any, rng: Random) -> tuple[World, int, str]:
@@ -243,7 +259,39 @@ def local_case(row: Any, rng: Random) -> tuple[World, int, str]:
     return world, wave, line
 
 
+def scratch_case(row: Any, rng: Random) -> tuple[World, int, str]:
+    line = str(rng.choice(scratch_lines(row)))
+    world, wave = random_world(rng)
+    batch, size = world.batch, row.access.size
+    moved, step = (4 if "s20" in line else 0), min(size, 4)
+    places = rng.integers(-(-12 // step), (SCRATCH - size) // step + 1, 64) * step
+    if rng.random() < 0.2:
+        places[rng.integers(64)] = rng.choice([SCRATCH - size + step, 2**32 - 1, places[0] + 1])
+    batch.vector[4, wave] = (places - 8 - moved).astype(np.uint32)
+    batch.vector_defined[4, wave] = layout.ALL if rng.random() < 0.95 else layout.ALL - 2
+    batch.scalar[20] = moved if rng.random() < 0.9 else SCRATCH
+    batch.scalar_defined[20, wave] = 0xFFFFFFFF if rng.random() < 0.9 else 0
+    return world, wave, line
+
+
+def scalar_buffer_case(row: Any, rng: Random) -> tuple[World, int, str]:
+    """Words of a buffer, sometimes beyond its end."""
+    world, wave = random_world(rng)
+    batch = world.batch
+    target = world.targets[rng.integers(len(world.targets))] if rng.random() < 0.5 else world.targets[1]
+    line = str(rng.choice(scalar_lines(row)))
+    set_scalar_pair(batch, 8, target.address + (2 if rng.random() < 0.05 else 0))
+    count = target.size // 4 * 4 if rng.random() < 0.7 else int(rng.integers(4200))
+    batch.scalar[10], batch.scalar[11] = count, RAW if rng.random() < 0.97 else RAW + 1
+    batch.scalar[12] = rng.integers(0, target.size) if rng.random() < 0.9 else 2**32 - 4
+    batch.scalar_defined[rng.integers(8, 12), wave] = 0xFFFFFFFF if rng.random() < 0.95 else 5
+    batch.scalar_defined[12, wave] = 0xFFFFFFFF if rng.random() < 0.9 else 3
+    return world, wave, line
+
+
 def scalar_case(row: Any, rng: Random) -> tuple[World, int, str]:
+    if row.sources != ("u64",):
+        return scalar_buffer_case(row, rng)
     dwords = row.access.dwords
     world, wave = random_world(rng)
     target = world.targets[rng.integers(len(world.targets))] if rng.random() < 0.5 else world.targets[1]
@@ -304,13 +352,13 @@ def let_some_compare_equal(world: World, wave: int, rng: Random) -> None:
 
 
 BEHIND = ["s_waitcnt vmcnt(0)", "s_waitcnt vmcnt(1)", "ds_write_b32 v12, v13"]
-CASES = {"global": global_case, "flat": global_case, "buffer": buffer_case, "lds": local_case, "smem": scalar_case}
-LINES = {
-    "global": global_lines,
-    "flat": global_lines,
-    "buffer": buffer_lines,
-    "lds": local_lines,
-    "smem": scalar_lines,
+KINDS = {
+    "global": (global_case, global_lines),
+    "flat": (global_case, global_lines),
+    "buffer": (buffer_case, buffer_lines),
+    "lds": (local_case, local_lines),
+    "smem": (scalar_case, scalar_lines),
+    "scratch": (scratch_case, scratch_lines),
 }
 
 
@@ -325,8 +373,8 @@ CHECKED = sorted(
     (
         row
         for row in (*ROWS.values(), *BUFFER_TO_LOCAL)
-        if row.kind in CASES
-        and library.family_of(row).shapes(row)
+        if row.kind in KINDS
+        and (library.family_of(row).shapes(row) or row.kind in ("scratch", "smem"))
         and row.access is not None
         and (row.access.kind != "atomic" or row.kind in ("global", "lds") or row in isa_memory.ROWS)
     ),
@@ -340,7 +388,7 @@ def test_same_as_numpy(row: Any) -> None:
     rng = np.random.default_rng(list(f"{row.name}{row.variant}".encode()))
     seen = []
     for _ in range(TRIALS):
-        world, wave, line = CASES[row.kind](row, rng)
+        world, wave, line = KINDS[row.kind][0](row, rng)
         if "pk_add" in row.name:
             avoid_nans(world)
         if row.access.pair:

@@ -110,6 +110,7 @@ class CodeObject:
 
     Attributes:
         kernels: by name.
+        metadata: the whole note: maps, lists, texts and numbers.
         target: the target that the metadata names.
 
     Raises:
@@ -120,10 +121,10 @@ class CodeObject:
         self._data = data
         self._sections = self._read_header()
         symbols = self._read_symbols()
-        metadata = self._read_metadata()
-        self.target = str(metadata.get("amdhsa.target", ""))
+        self.metadata = self._read_metadata()
+        self.target = str(self.metadata.get("amdhsa.target", ""))
         self.kernels: dict[str, Kernel] = {}
-        for entry in _listed(metadata, "amdhsa.kernels"):
+        for entry in _listed(self.metadata, "amdhsa.kernels"):
             kernel = self._kernel(entry, symbols)
             self.kernels[kernel.name] = kernel
 

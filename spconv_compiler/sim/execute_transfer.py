@@ -311,7 +311,9 @@ def _swizzle(instruction: Instruction, register: Registers) -> Run:
         values, ready = active.vector(source)
         on = active.lanes[:, lane]
         fetched = np.where(on, values[:, lane], np.uint32(0))
-        active.set_vector(target, fetched, pack(unpack(ready)[:, lane] | ~on))
+        # Lanes picked out of many waves lie in the other order, which cannot be packed.
+        known = np.ascontiguousarray(unpack(ready)[:, lane] | ~on)
+        active.set_vector(target, fetched, pack(known))
 
     return run
 

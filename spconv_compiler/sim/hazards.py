@@ -60,8 +60,11 @@ def join(a: State, b: State) -> State:
     return {key: min(a.get(key, 99), b.get(key, 99)) for key in a.keys() | b.keys()}
 
 
-def step(state: State, item: Instruction) -> tuple[State, list[str]]:
-    """(the state after an instruction, what is wrong with it)."""
+def step(state: State, item: Instruction, *, overwritten: bool = True) -> tuple[State, list[str]]:
+    """(the state after an instruction, what is wrong with it).
+
+    overwritten: what another instruction overwrites is no longer the result of the first one. LLVM waits for it.
+    """
     passed = wait_states(item)
     if passed == 0:
         return state, []
@@ -73,8 +76,7 @@ def step(state: State, item: Instruction) -> tuple[State, list[str]]:
     written = {register for operand in split_operands(item)[0] for register in registers_of(operand)}
     after: State = {}
     for source, distance in state.items():
-        # What another instruction overwrites is no longer the result of the first one.
-        stale = source.kind == "valu" and written.issuperset(source.registers)
+        stale = overwritten and source.kind == "valu" and written.issuperset(source.registers)
         stale |= source.kind.startswith("clause") and source.name != _CLAUSE.get(item.row.kind)
         if distance + passed < _FARTHEST and not stale:
             after[source] = distance + passed

@@ -24,10 +24,10 @@ from spconv_compiler.sim.elf import CodeObject, Kernel
 from spconv_compiler.sim.errors import Fault
 from spconv_compiler.sim.instruction import Instruction, Operand, Wait
 from spconv_compiler.sim.interpreter import is_counted
-from spconv_compiler.sim.static_checks import check
+from spconv_compiler.sim.mutation_reasons import reason
+from spconv_compiler.sim.static_checks import Baseline
 
 _S_NOP = bytes.fromhex("000080bf")
-# Kernel size, channels, key width, whether with bias and ReLU.
 # Kernel size, C_in, C_out, bits of keys, whether there is a bias, schedule.
 _SHAPES = (
     (3, 16, 32, 32, False, "pairs_m16"),
@@ -47,18 +47,20 @@ class Mutant:
     index: int
     change: str
     instructions: tuple[Instruction, ...]
+    whole: Baseline
 
     def caught(self) -> bool:
         """Whether the static checks find something wrong."""
-        return bool(check(self.instructions))
+        return self.whole.finds(self.index, self.instructions)
 
 
 def wait_mutants(instructions: Sequence[Instruction]) -> Iterator[Mutant]:
     """Every counter of every s_waitcnt dropped, and waiting for one operation less; every s_nop one state shorter."""
+    whole = Baseline(instructions)
     for index, item in enumerate(instructions):
         for change, operand in _weaker(item):
             weaker = dataclasses.replace(item, operands=(operand,))
-            yield Mutant(index, change, (*instructions[:index], weaker, *instructions[index + 1 :]))
+            yield Mutant(index, change, (*instructions[:index], weaker, *instructions[index + 1 :]), whole)
 
 
 def _weaker(item: Instruction) -> Iterator[tuple[str, Operand]]:
@@ -103,11 +105,17 @@ def report(code: bytes) -> Iterator[str]:
 
 @dataclasses.dataclass
 class Found:
-    """What became of some mutants: how many there are, caught, and in code that no path reaches; the missed ones."""
+    """What became of some mutants.
+
+    Attributes:
+        total: how many there are. caught: by a check or a run. dead: in code that no path reaches. same: not caught,
+            and shown to change nothing. missed: lines on those that are not caught, with the reason.
+    """
 
     total: int = 0
     caught: int = 0
     dead: int = 0
+    same: int = 0
     missed: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -129,9 +137,13 @@ def wait_report(kernel: Kernel, run: Run | None = None) -> Found:
             found.caught += 1
         else:
             item = instructions[mutant.index]
-            found.dead += mutant.index in dead
-            reason = "no path leads here" if mutant.index in dead else _purpose(mutant.index, instructions)
-            found.missed.append(f"  0x{item.address:x}: {item}: {mutant.change}: {reason}")
+            why = "no path leads here"
+            if mutant.index in dead:
+                found.dead += 1
+            else:
+                why = reason(instructions, mutant.index, mutant.change, mutant.instructions)
+                found.same += bool(why)
+            found.missed.append(f"  0x{item.address:x}: {item}: {mutant.change}: {why or 'no rule needs it'}")
     return found
 
 
@@ -147,17 +159,6 @@ def _faults(kernel: Kernel, mutant: Mutant, run: Run) -> bool:
     except Fault:
         return True
     return False
-
-
-def _purpose(index: int, instructions: Sequence[Instruction]) -> str:
-    """Why an instruction without which every rule still holds is there at all."""
-    place = index
-    while place < len(instructions) and instructions[place].row.name == "s_nop":
-        place += 1
-    targets = {item.operands[0].number for item in instructions if item.row.kind == "branch"}
-    if index < place < len(instructions) and instructions[place].address in targets:
-        return f"it fills up to the aligned loop at 0x{instructions[place].address:x}"
-    return "no rule needs it"
 
 
 def without_barrier(kernel: Kernel, item: Instruction) -> Kernel:
@@ -225,8 +226,10 @@ def _convolutions() -> Iterator[tuple[str, Artifact, Run]]:
         name = f"map by search, {key_width}-bit keys"
         yield name, artifact, functools.partial(_run, artifact, coords, features, weight, None)
     from spconv_compiler.sim.mutation_cross import cross_ops
+    from spconv_compiler.sim.mutation_levels import level_ops
 
     yield from cross_ops()
+    yield from level_ops()
 
 
 def emitted_report() -> Iterator[str]:
@@ -250,8 +253,8 @@ def emitted_report() -> Iterator[str]:
             yield from (f"  {line}" for line in found.missed)
             _add(barriers, found)
     yield (
-        f"{len(seen)} kernels, waits and no-ops: {waits.caught} of {waits.total - waits.dead} mutants caught; "
-        f"{waits.dead} more are padding that no path reaches"
+        f"{len(seen)} kernels, waits and no-ops: {waits.caught} of {waits.total - waits.dead - waits.same} mutants "
+        f"caught; {waits.dead} more are padding that no path reaches, {waits.same} change nothing, as shown"
     )
     yield f"barriers: {barriers.caught} of {barriers.total} mutants caught"
 
@@ -260,6 +263,7 @@ def _add(total: Found, part: Found) -> None:
     total.total += part.total
     total.caught += part.caught
     total.dead += part.dead
+    total.same += part.same
     total.missed += part.missed
 
 

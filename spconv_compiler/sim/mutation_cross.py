@@ -14,7 +14,7 @@ from spconv_compiler.geometry import ConvGeometry
 from spconv_compiler.runtime.sim import SimDevice
 from spconv_compiler.sim.elf import Kernel
 from spconv_compiler.sim.errors import Fault
-from spconv_compiler.sim.interpreter import Machine
+from spconv_compiler.sim.native.machine import NativeMachine
 from spconv_compiler.sparse_driver_gpu import GpuSparseKernel
 from spconv_compiler.sparse_options import SparseOptions
 from spconv_compiler.targets import GpuTarget, get_target
@@ -32,19 +32,23 @@ def cross_ops() -> Iterator[tuple[str, Artifact, Run]]:
     for width in (32, 64):
         outputs = SparseOptions("outputs", _GEOMETRY, width, target="gfx950-sim")
         yield _op(outputs, _run_outputs)
-        for operation in ("conv", "max_pool", "avg_pool"):
-            channels: dict[str, Any] = {"c_in": 16, "c_out": 16, "dtype": "bf16", "out_dtype": "bf16"}
-            yield _op(SparseOptions(operation, _GEOMETRY, width, **channels, target="gfx950-sim"), _run_op)
+        channels: dict[str, Any] = {"c_in": 16, "c_out": 16, "dtype": "bf16", "out_dtype": "bf16"}
+        ops = [("conv", "pairs_m16"), ("max_pool", "auto"), ("avg_pool", "auto")]
+        for operation, schedule in ops + [("conv", "output_stationary")] * (width == 32):
+            options = SparseOptions(operation, _GEOMETRY, width, **channels, target="gfx950-sim", schedule=schedule)
+            yield _op(options, _run_op)
     transposed = ConvGeometry((3, 3, 3), (2, 2, 2), (1, 1, 1), transposed=True)
     yield _op(SparseOptions("outputs", transposed, target="gfx950-sim"), _run_outputs)
-    yield _op(SparseOptions("conv", transposed, c_in=16, c_out=16, target="gfx950-sim"), _run_op)
+    for schedule in ("pairs_m16", "small_channels"):
+        options = SparseOptions("conv", transposed, c_in=16, c_out=16, target="gfx950-sim", schedule=schedule)
+        yield _op(options, _run_op)
 
 
 def _op(options: SparseOptions, run: Callable[[GpuSparseKernel], Any]) -> tuple[str, Artifact, Run]:
     def kernel(replaced: Mapping[str, Kernel]) -> GpuSparseKernel:
         target = get_target(options.target)
         assert isinstance(target, GpuTarget)
-        device = SimDevice(lambda kernels: Machine({**kernels, **replaced}))
+        device = SimDevice(lambda kernels: NativeMachine({**kernels, **replaced}))
         return GpuSparseKernel(options, target, lambda index: device)
 
     wanted = run(kernel({}))
@@ -89,7 +93,7 @@ def _run_op(kernel: GpuSparseKernel) -> Any:
     packed = kernel.pack(given(numbers(16, 3, 3, 3, 16))) if options.operation == "conv" else None
     out = np.zeros((len(sets[1]), 16), np.float32 if options.out_dtype == "f32" else np.int16)
     kernel.run(pairs.buffers, symbols, given(numbers(len(sets[0]), 16)), out.ctypes.data, packed)
-    return np.concatenate([out.view(np.int32).ravel(), scan_alone(kernel)]) if options.operation == "conv" else out
+    return np.concatenate([out.view(np.int32).ravel(), scan_alone(kernel)]) if options.schedule == "pairs_m16" else out
 
 
 def scan_alone(kernel: GpuSparseKernel, rows: int = 300_000) -> Any:

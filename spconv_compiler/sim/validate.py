@@ -81,21 +81,27 @@ def columns_of(channels: int) -> tuple[int, int]:
 
 
 def voxels(rows: int, density: float, data: Path) -> npt.NDArray[np.int32]:
-    """The neighbour table [rows, 27] of as many voxels with about `density` pairs each.
+    """The neighbour table [rows, 27] of as many voxels with about `density` pairs each: see `thinned`."""
+    return thinned(rows, density, data)[1]
+
+
+def thinned(rows: int, density: float, data: Path) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Voxels int32 [rows, 4] with about `density` pairs each, and their neighbour table [rows, 27].
 
     From copies of a frame, as batches, voxels are left out at random, and of the rest those nearest to the sensor are
     kept; the share left out is searched for.
     """
     frame = frames.load_frame(frames.default_names(data)[0], data)
-    low, high, table = 0.05, 1.0, frame.table
+    low, high, coords, table = 0.05, 1.0, frame.coords, frame.table
     for _ in range(_SEARCH_STEPS):
         share = (low + high) / 2
-        table = reference.kernel_map(_thinned(frame, rows, share))
+        coords = _thinned(frame, rows, share)
+        table = reference.kernel_map(coords)
         if np.count_nonzero(table >= 0) / rows < density:
             low = share
         else:
             high = share
-    return table
+    return coords, table
 
 
 def _thinned(frame: frames.Frame, rows: int, share: float) -> npt.NDArray[np.int32]:

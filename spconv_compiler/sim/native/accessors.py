@@ -12,12 +12,11 @@ from collections.abc import Sequence
 
 from spconv_compiler.sim import cells as rules
 from spconv_compiler.sim.errors import UnsupportedError
-from spconv_compiler.sim.execute_memory import RAW_BUFFER
 from spconv_compiler.sim.instruction import Instruction, Operand
 from spconv_compiler.sim.native import atomics, direct, fences, layout, quads
 from spconv_compiler.sim.native.emit import Handler, Module, Value, lanes_of
 from spconv_compiler.sim.native.family import Family, Places
-from spconv_compiler.sim.native.lanes import check_suspect, find_lanes, room_word
+from spconv_compiler.sim.native.lanes import check_suspect, descriptor, find_lanes, room_word
 from spconv_compiler.sim.native.layout import Code
 from spconv_compiler.sim.native.memory_block import (
     ROOM,
@@ -42,7 +41,6 @@ from spconv_compiler.sim.native.settle import (
 from spconv_compiler.sim.native.trace import trace
 from spconv_compiler.sim.rows import Access, Row
 
-_LOW48 = 0xFFFFFFFFFFFF
 _DATA, _ADDRESS, _BASE, _OFFSET, _SCALAR_OFFSET, _RESULT = range(6)
 
 
@@ -183,22 +181,14 @@ def _scope(access: Access, shape: str) -> str:
 
 def _begin_buffer(h: Handler, offen: bool, size: Value, below: Value, safe: Value) -> None:
     """Checks the descriptor and the offsets, in the order of the numpy engine, and finds the lanes."""
-    resource = h.field(_BASE)
-    upper = h.binary("add", resource, h.constant(8, "i64"))
-    low, high = h.scalar(resource, 2), h.scalar(upper, 2)
-    known = h.binary("and", h.scalar_defined(resource, 2), h.scalar_defined(upper, 2))
-    h.check(h.compare("ne", known, h.constant(-1, "i64")), Code.DESCRIPTOR_UNDEFINED)
-    flags = h.compare("ne", h.binary("lshr", high, h.constant(32, "i64")), h.constant(RAW_BUFFER, "i64"))
-    stride = h.compare("ugt", low, h.constant(_LOW48, "i64"))
-    h.check(h.binary("or", flags, stride), Code.DESCRIPTOR_STRANGE)
+    start, count = descriptor(h, h.field(_BASE))
     place = h.field(_SCALAR_OFFSET)
     _require(h, h.as_lanes(h.scalar_defined(place)), Code.SCALAR_OFFSET_UNDEFINED)
     scalar = h.convert("zext", h.scalar(place), "i64")
-    base = h.binary("add", h.binary("and", low, h.constant(_LOW48, "i64")), scalar)
+    base = h.binary("add", start, scalar)
     register = h.field(_ADDRESS) if offen else None
     if register is not None:
         _require(h, h.vector_defined(register), Code.OFFSET_UNDEFINED)
-    count = h.binary("and", high, h.constant(0xFFFFFFFF, "i64"))
     direct.count_issue(h)
     find_lanes(h, "offset" if offen else "none", register, base, h.field(_OFFSET), count, size, below, safe)
     trace(h, size)

@@ -1,4 +1,4 @@
-"""Atomic read-modify-writes of device memory, lane after lane.
+"""Atomic read-modify-writes of device memory, lane after lane, or sixteen float sums in a row at once.
 
 With one thread an update is a load and a store; with more it is an atomic instruction of the host, or a loop around
 compare-and-exchange. Sums of floats, which no host has an instruction for, are loads and stores under one lock for
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from spconv_compiler.sim import cells as rules
 from spconv_compiler.sim.native import fences, layout, quads
-from spconv_compiler.sim.native.emit import POINTER, Handler, Module, Value, vector_type
+from spconv_compiler.sim.native.emit import CHUNK, POINTER, Handler, Module, Value, vector_type
 from spconv_compiler.sim.native.lanes import check_suspect, room_word
 from spconv_compiler.sim.native.layout import Code
 from spconv_compiler.sim.native.memory_block import LOCK, ROOM, ROOM_MASK, SHARED
@@ -243,6 +243,8 @@ def _emit_lanes(
     several = base is None and not locked
     if locked:
         _lock(f)
+    if operation == "add_f32" and target is None and base is None:
+        mask = _add_rows(f, room, sources[0], mask)
     if several:
         f.branch(f.compare("eq", f.launch(SHARED), f.constant(0, "i64")), alone, many)
     else:
@@ -270,6 +272,29 @@ def _emit_lanes(
     f.block(end)
     if locked:
         _unlock(f)
+
+
+def _add_rows(f: Handler, room: Value, source: Value, mask: Value) -> Value:
+    """Adds at once where CHUNK lanes have words that follow each other, as rows of a gemm's result do.
+
+    Returns the lanes that are left.
+    """
+    steps, all_on = f.dense(range(0, 4 * CHUNK, 4), "i64"), f.constant((1 << CHUNK) - 1, "i64")
+    with f.loop(layout.VECTOR_BYTES, 4 * CHUNK, [mask]) as chunk:
+        places = f.load(f.address(room, f.binary("shl", chunk.index, f.constant(1, "i64"))), vector_type("i64"), 64)
+        first = quads.element(f, places, 0)
+        row = f.compare("eq", places, f.binary("add", f.broadcast(first), steps))
+        lane = f.binary("lshr", chunk.index, f.constant(2, "i64"))
+        whole = f.compare("eq", f.convert("bitcast", row, f"i{CHUNK}"), f.constant(-1, f"i{CHUNK}"))
+        on = f.compare("eq", f.binary("and", f.binary("lshr", mask, lane), all_on), all_on)
+        together = f.binary("and", whole, on)
+        with f.when(together):
+            word = pointer(f, first)
+            data = f.load(f.address(source, chunk.index), vector_type("f32"), 64)
+            f.store(f.binary("fadd", f.load(word, vector_type("f32"), 4), data), word, 4)
+        done = f.select(together, f.binary("shl", all_on, lane), f.constant(0, "i64"))
+        chunk.nexts = [f.binary("and", chunk.values[0], f.invert(done))]
+    return chunk.results[0]
 
 
 def _lock(f: Handler) -> None:

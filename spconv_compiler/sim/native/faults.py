@@ -58,6 +58,18 @@ class _Context:
         return np.stack(words, axis=1), np.stack(known, axis=1)
 
 
+def text_of(code: int, item: Instruction, scratch_bytes: int) -> str:
+    """What a fault code means; not of MEMORY, LANDING and BUDGET. scratch_bytes: of a lane."""
+    if code == layout.Code.TRAP:
+        return f"the kernel traps (s_trap {item.operands[0].number})"
+    if code == layout.Code.PRIVATE_BOUNDS:
+        return f"out of bounds of the {scratch_bytes} bytes of scratch memory"
+    if code == layout.Code.PRIVATE_MISALIGNED:
+        assert item.row.access is not None
+        return f"misaligned: {item.row.access.size} bytes of scratch memory"
+    return layout.FAULT_TEXT[code]
+
+
 def explain_landing(context: Bytes) -> tuple[int | None, str]:
     """(None, reason) of a wave whose fault code is layout.Code.LANDING: of its oldest load to LDS."""
     wave = _Context(context)
@@ -98,7 +110,9 @@ def _access_memory(memory: Memory, wave: _Context, item: Instruction, fields: np
     if access.lds:
         _access_direct(memory, wave, item)
     elif item.row.kind == "smem":
-        memory.load_scalar(wave.places, access.size, segments, _FoundError)
+        # Through a descriptor word by word.
+        size = 4 if item.operands[1].dwords == 4 else access.size
+        memory.load_scalar(wave.places, size, segments, _FoundError)
     elif access.kind == "load":
         memory.load(wave.places, access.size, segments, _FoundError, atomic=device)
     else:

@@ -272,8 +272,13 @@ class Function:
         self.block(after)
 
     @contextlib.contextmanager
-    def loop(self, end: int | Value, step: int = 1, carried: Sequence[Value] = ()) -> Iterator[Loop]:
-        """Runs its body for an i64 index 0, step, … below end, at least once. See Loop for carried values."""
+    def loop(
+        self, end: int | Value, step: int = 1, carried: Sequence[Value] = (), *, rolled: bool = False
+    ) -> Iterator[Loop]:
+        """Runs its body for an i64 index 0, step, … below end, at least once. See Loop for carried values.
+
+        rolled: LLVM may not unroll it.
+        """
         start, index = self.constant(0, "i64"), self.fresh("i64")
         state = Loop(index, [self.fresh(value.type) for value in carried])
         head, after = self.label("loop"), self.label("after")
@@ -285,7 +290,8 @@ class Function:
         again = self.compare("ult", following, limit)
         nexts = state.nexts or state.values
         state.results = [self.fresh(value.type) for value in carried]
-        self.line(f"  llvm.cond_br {again}, {_target(head, [following, *nexts])}, {_target(after, nexts)}")
+        hint = " {loop_annotation = #llvm.loop_annotation<unroll = <disable = true>>}" if rolled else ""
+        self.line(f"  llvm.cond_br {again}, {_target(head, [following, *nexts])}, {_target(after, nexts)}{hint}")
         self.block(after, *state.results)
 
 

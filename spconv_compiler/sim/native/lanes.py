@@ -6,12 +6,14 @@ alike. Bounds of the arena and alignment are tested on all addresses or-ed toget
 
 from __future__ import annotations
 
+from spconv_compiler.sim.execute_memory import RAW_BUFFER
 from spconv_compiler.sim.native import layout
 from spconv_compiler.sim.native.emit import CHUNK, Handler, Value, vector_type
 from spconv_compiler.sim.native.layout import Code
 from spconv_compiler.sim.native.memory_block import ROOM, ROOM_BITS, ROOM_MASK, ROOM_PARTLY, ROOM_SUSPECT
 
 _WIDE = vector_type("i64")
+_LOW48 = 0xFFFFFFFFFFFF
 
 
 def find_lanes(
@@ -43,6 +45,18 @@ def find_lanes(
         wrong = h.compare("ne", h.binary("and", bits, below), h.constant(0, "i64"))
         bad = h.binary("or", bad, wrong)
     h.fault_if(bad, Code.MEMORY)
+
+
+def descriptor(h: Handler, resource: Value) -> tuple[Value, Value]:
+    """(base, bytes), i64, of a raw buffer descriptor in four scalar registers at an offset; faults where it is none."""
+    upper = h.binary("add", resource, h.constant(8, "i64"))
+    low, high = h.scalar(resource, 2), h.scalar(upper, 2)
+    known = h.binary("and", h.scalar_defined(resource, 2), h.scalar_defined(upper, 2))
+    h.check(h.compare("ne", known, h.constant(-1, "i64")), Code.DESCRIPTOR_UNDEFINED)
+    flags = h.compare("ne", h.binary("lshr", high, h.constant(32, "i64")), h.constant(RAW_BUFFER, "i64"))
+    stride = h.compare("ugt", low, h.constant(_LOW48, "i64"))
+    h.check(h.binary("or", flags, stride), Code.DESCRIPTOR_STRANGE)
+    return h.binary("and", low, h.constant(_LOW48, "i64")), h.binary("and", high, h.constant(0xFFFFFFFF, "i64"))
 
 
 def room_word(h: Handler, offset: int) -> Value:

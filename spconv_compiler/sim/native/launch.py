@@ -83,6 +83,9 @@ class Thread:
         prepare_contexts(self.contexts.reshape(-1, self._context_bytes), program.constants, shared.addresses)
         stride = memory_block.local_stride(descriptor.lds_bytes)
         self._local, self._cells = aligned(window * stride), aligned(window * stride)
+        # The bytes of the lanes, and as many that say which were written.
+        private = 2 * layout.LANES * descriptor.scratch_bytes
+        self._private = aligned(window * waves * private)
         self.block = aligned(layout.LAUNCH_BYTES)
         memory_block.fill(self.block, shared.memory, settings.threads)
         numbers = iter(range(descriptor.user_sgprs, layout.SCALAR_COUNT))
@@ -111,6 +114,9 @@ class Thread:
                 layout.LDS_STRIDE: stride,
                 layout.LDS_BASE: self._local.ctypes.data,
                 layout.LDS_CELLS_BASE: self._cells.ctypes.data,
+                layout.PRIVATE_BASE: self._private.ctypes.data,
+                layout.PRIVATE_STRIDE: private,
+                layout.PRIVATE_BYTES: descriptor.scratch_bytes,
                 layout.RECORDS: len(program.instructions),
                 layout.SEGMENT_NEXT: shared.address(1),
                 memory_block.LOCK: shared.address(3),
@@ -217,10 +223,8 @@ class Thread:
             lane, reason = faults.explain_landing(context)
         elif code == Code.BUDGET:
             reason = f"more than {self._settings.budget} instructions: an endless loop?"
-        elif code == Code.TRAP:
-            reason = f"the kernel traps (s_trap {item.operands[0].number})"
         else:
-            reason = layout.FAULT_TEXT[code]
+            reason = faults.text_of(code, item, program.kernel.descriptor.scratch_bytes)
         where = f"workgroup {read(layout.GROUP, np.int64)}, wave {read(layout.WAVE)}"
         where += "" if lane is None else f", lane {lane}"
         fault = Fault(f"{program.kernel.name}: 0x{item.address:x}: {item}\n  {where}: {reason}")

@@ -58,6 +58,7 @@ ISSUED = STATE + 120  # vector memory instructions so far, as vmcnt counts them
 FLIGHTS_LANDED, FLIGHTS_ISSUED = STATE + 124, STATE + 128  # loads to LDS so far
 RELEASING = STATE + 132  # the value of ISSUED with a release that no wait has covered yet, or 0
 NOTED = STATE + 136  # the last release that this wave may have read of
+PRIVATE = STATE + 144  # pointer: scratch memory of the wave's lanes
 SCRATCH = STATE + 256  # SCRATCH_REGISTERS vector registers of room for results before they are merged under EXEC
 SCRATCH_REGISTERS = 8
 
@@ -67,8 +68,12 @@ FLIGHTS = SCRATCH + 256 * SCRATCH_REGISTERS
 FLIGHT_ORDER, FLIGHT_START, FLIGHT_STEP, FLIGHT_LANES, FLIGHT_BYTES = 0, 4, 8, 16, 32
 FLIGHT_COUNT = 64
 
+# A of the last MFMA, converted: [register, part, lane], for the MFMAs behind it that have the same A.
+MATRIX_ROOM = FLIGHTS + FLIGHT_BYTES * FLIGHT_COUNT
+MATRIX_BYTES = 0x2000
+
 # Vector registers (then accumulation registers): 64 defined bits each, then 256 bytes each, at multiples of 64.
-VECTOR_DEFINED = FLIGHTS + FLIGHT_BYTES * FLIGHT_COUNT
+VECTOR_DEFINED = MATRIX_ROOM + MATRIX_BYTES
 VECTOR_BYTES = 256
 MAX_VECTORS = 512
 VECTORS = VECTOR_DEFINED + 8 * MAX_VECTORS
@@ -115,7 +120,10 @@ SEGMENT_WIDTH = 224  # segments of a workgroup between two barriers
 ARENA = 232  # pointer: first byte of the arena
 ARENA_END = 240  # pointer: behind its last byte
 CELL_DISTANCE = 248  # the cell of the word at address a is at a + CELL_DISTANCE
-LAUNCH_MEMORY = 256  # 248 bytes that belong to the memory handlers: allocations, trace buffer
+LAUNCH_MEMORY = 256  # 224 bytes that belong to the memory handlers: allocations, trace buffer
+PRIVATE_BASE = 480  # pointer: scratch memory of the first wave of slot 0
+PRIVATE_STRIDE = 488  # from one wave's scratch memory to the next one's
+PRIVATE_BYTES = 496  # of a lane
 CLOCK = 504  # counts up when it is read
 LAUNCH_BYTES = 512
 
@@ -158,6 +166,9 @@ class Code(enum.IntEnum):
     TRANSPOSED_OFF = 25
     M0_UNDEFINED = 26
     LANDING = 27
+    PRIVATE_BOUNDS = 28
+    PRIVATE_MISALIGNED = 29
+    PRIVATE_UNWRITTEN = 30
 
 
 # Texts as the numpy engine's. Faults of the codes MEMORY and LANDING are explained in faults.py.
@@ -179,5 +190,6 @@ FAULT_TEXT: dict[int, str] = {
     Code.DESCRIPTOR_STRANGE: f"the buffer descriptor is not a raw buffer of flags 0x{RAW_BUFFER:x} and stride 0",
     Code.TRANSPOSED_OFF: "lanes are off in a transposed read",
     Code.M0_UNDEFINED: "m0 is undefined",
+    Code.PRIVATE_UNWRITTEN: "nobody wrote: scratch memory",
     Code.PARTLY_BEYOND: "partly beyond the end of the buffer",
 }

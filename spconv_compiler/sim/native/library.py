@@ -15,6 +15,7 @@ import importlib
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -36,10 +37,35 @@ from spconv_compiler.sim.native.family import Family, handler_name
 from spconv_compiler.sim.rows import Row
 
 # Modules that hold families.
-MODULES = ("scalar", "vector", "cross", "hardware", "matrix", "accessors", "scalar_memory", "local", "local_lanes")
+MODULES = (
+    "scalar",
+    "vector",
+    "cross",
+    "hardware",
+    "matrix",
+    "accessors",
+    "scalar_memory",
+    "local",
+    "local_lanes",
+    "private",
+)
 NEEDED_FEATURES = frozenset({"avx2", "fma", "f16c", "popcnt"})
 _CORE = (isa_scalar, isa_vector, isa_memory)
 _FENCES = ("buffer_wbl2", "buffer_inv")
+# Handlers of these modules that no kernel of this project has, and few others: built when one has them.
+_RARE = re.compile(
+    r"v_(med3|alignbit|subbrev|ffbh|ashrrev_i64|mul_hi_i32|cvt_f16_f32|cvt_f32_f16)_"
+    r"|v_cmp_(?!ngt)\w+_f32_|v_cmp_(?!gt)\w+_i64_|v_mfma_f32_32x32|v_(?!add_lshl)\w+__SVS$"
+    r"|s_cmpk_(eq|ge|le|lg)|s_(bitset0|brev|nand|xnor|orn2|lshl[123]_add|pack|sext|flbit)"
+    r"|(buffer|global)_atomic_(and|or|xor|sub|smin|smax|umax)_"
+)
+# Those of other modules, and other shapes, that its kernels have.
+_ALSO = {
+    "ds_add_u32": ("D",), "global_atomic_add": ("Pr", "Sr"), "global_load_dword": ("Pd", "Sd"),
+    "global_store_dword": ("Pd", "Sd"), "v_cndmask_b32": ("SSM",), "v_cvt_f32_u32": ("S", "V"), "v_cvt_u32_f32": ("V",),
+    "v_mbcnt_lo_u32_b32": ("SS",), "v_min3_u32": ("VVS",), "v_mul_f32": ("SV", "VV"), "v_rcp_f32": ("V",),
+    "v_sub_co_u32": ("SS",),
+}  # fmt: skip
 _SLICES, _WORKERS = 4, 2
 _MOST_IN_PART = 100
 _OBJECT, _INDEX = "handlers.so", "index.json"
@@ -78,7 +104,15 @@ def all_shapes() -> Shapes:
     rows = [derive(row, Modifiers()) for part in _CORE for row in part.ROWS if row.kind in families()]
     rows += [*_to_local(), *(ROWS[name] for name in _FENCES)]
     listed = [(row, shape) for row in rows for shape in family_of(row).shapes(row)]
-    return {handler_name(*each): each for each in listed}
+    named = {handler_name(*each): each for each in listed}
+    also = [(derive(ROWS[name], Modifiers()), shape) for name, shapes in _ALSO.items() for shape in shapes]
+    common = {name: each for name, each in named.items() if not _is_rare(name, *each)}
+    return {**common, **{handler_name(*each): each for each in also}}
+
+
+def _is_rare(name: str, row: Row, shape: str) -> bool:
+    """Also with a second source that is scalar, where the short form has none: compilers turn the sources round."""
+    return _RARE.match(name) is not None or "VOP2" in row.formats and shape == "VS"
 
 
 def _to_local() -> list[Row]:

@@ -315,6 +315,10 @@ def _fields(instruction: Instruction, places: Places) -> Sequence[int]:
     if access.count == 2:
         step_ = access.size * access.stride
         fields[_OFFSET], fields[_OFFSET2] = (modifiers.get(f"offset{index}", 0) * step_ for index in (0, 1))
+        if access.kind == "load" and fields[_FIRST] <= fields[_ADDRESS] < fields[_SECOND]:
+            # Of two places the one that overwrites the address is read last.
+            fields[_FIRST], fields[_SECOND] = fields[_SECOND], fields[_FIRST]
+            fields[_OFFSET], fields[_OFFSET2] = fields[_OFFSET2], fields[_OFFSET]
     else:
         fields[_OFFSET] = modifiers.get("offset", 0)
     return fields

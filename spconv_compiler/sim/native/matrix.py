@@ -1,94 +1,45 @@
-"""Handlers of MFMA: D = A · B + C with fused multiply-adds in float32 (integers in int32).
+"""Handlers of MFMA: D = A · B + C with fused multiply-adds in float32 (integers in int32, scaled elements in float64).
 
-A and B are converted once, into two arrays [k slot][row or column] on the stack: lane l of a register holds row
-l mod M, so that the lanes of a register, cut into pieces of M, are such rows already (layouts: sim/matrix.py). Then
-four rows at a time, an element of A in all lanes times sixteen columns of B. Every product is exact and every sum
-rounded, one k after another; the order on the hardware is not documented.
+A is converted once, into an array [element of a lane, lane] in the context, where the MFMAs behind it find it that
+have the same A; so is B, on the stack, unless converting is as cheap as loading. Lane l of a register holds row (of B:
+column) l mod M: the lanes of a register, cut into pieces of M, are rows of one k (layouts: sim/matrix.py). Then some
+rows at a time, an element of A in all lanes times sixteen columns of B. Every product is exact and every sum rounded,
+one k after another; the order on the hardware is not documented.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from spconv_compiler.sim.cfg import build_blocks, registers_of, split_operands
 from spconv_compiler.sim.errors import UnsupportedError
-from spconv_compiler.sim.instruction import Instruction
+from spconv_compiler.sim.instruction import Instruction, Operand
 from spconv_compiler.sim.native import layout
-from spconv_compiler.sim.native.emit import CHUNK, POINTER, Handler, Module, Value, like, vector_type
+from spconv_compiler.sim.native.elements import ELEMENTS, Element
+from spconv_compiler.sim.native.emit import (
+    CHUNK,
+    POINTER,
+    Handler,
+    Module,
+    Value,
+    bits_of,
+    element_of,
+    like,
+    vector_type,
+)
 from spconv_compiler.sim.native.family import Family, Places, side
+from spconv_compiler.sim.native.fma import add_products, in_place
 from spconv_compiler.sim.rows import MatrixShape, Row
 
 _LANE_BYTES = layout.VECTOR_BYTES
 _ALL = -1
-
-
-@dataclasses.dataclass(frozen=True)
-class Element:
-    """How elements of A and B lie in a register.
-
-    Attributes:
-        parts: elements in 32 bits. sum: type of the accumulators.
-        convert: from 16 lanes of i32 and the number of a part to 16 values of type `sum`.
-    """
-
-    parts: int
-    sum: str
-    convert: Callable[[Handler, Value, int], Value]
-
-
-def _bf16(h: Handler, words: Value, part: int) -> Value:
-    if part == 0:
-        bits = h.binary("shl", words, h.constant(16, words.type))
-    else:
-        bits = h.binary("and", words, h.constant(0xFFFF0000, words.type))
-    return h.convert("bitcast", bits, like(words.type, "f32"))
-
-
-def _f16(h: Handler, words: Value, part: int) -> Value:
-    shifted = words if part == 0 else h.binary("lshr", words, h.constant(16, words.type))
-    halves = h.convert("bitcast", h.convert("trunc", shifted, like(words.type, "i16")), like(words.type, "f16"))
-    return h.convert("fpext", halves, like(words.type, "f32"))
-
-
-def _f32(h: Handler, words: Value, part: int) -> Value:
-    return h.convert("bitcast", words, like(words.type, "f32"))
-
-
-def _i8(h: Handler, words: Value, part: int) -> Value:
-    up = h.binary("shl", words, h.constant(24 - 8 * part, words.type))
-    return h.binary("ashr", up, h.constant(24, words.type))
-
-
-def _float8(mantissa: int, bias: int, largest: int) -> Callable[[Handler, Value, int], Value]:
-    """A format of eight bits; magnitudes above `largest` are NaN, one less is infinity where the format has it."""
-
-    def convert(h: Handler, words: Value, part: int) -> Value:
-        type_, floats = words.type, like(words.type, "f32")
-        byte = h.binary("lshr", words, h.constant(8 * part, type_)) if part else words
-        size = h.binary("and", byte, h.constant(0x7F, type_))
-        sign = h.binary("shl", h.binary("and", byte, h.constant(0x80, type_)), h.constant(24, type_))
-        # As a float32 of the same fields it is too small by the difference of the biases; denormals come out right.
-        raw = h.convert("bitcast", h.binary("shl", size, h.constant(23 - mantissa, type_)), floats)
-        scaled = h.binary("fmul", raw, h.constant(2.0 ** (127 - bias), floats))
-        bits = h.convert("bitcast", scaled, type_)
-        nan = h.compare("ugt", size, h.constant(largest, type_))
-        if mantissa == 2:
-            infinite = h.compare("eq", size, h.constant(largest, type_))
-            bits = h.select(infinite, h.constant(0x7F800000, type_), bits)
-        bits = h.select(nan, h.constant(0x7FC00000, type_), bits)
-        return h.convert("bitcast", h.binary("or", bits, sign), floats)
-
-    return convert
-
-
-ELEMENTS = {
-    "bf16": Element(2, "f32", _bf16),
-    "f16": Element(2, "f32", _f16),
-    "f32": Element(1, "f32", _f32),
-    "i8": Element(4, "i32", _i8),
-    "fp8": Element(4, "f32", _float8(3, 7, 0x7E)),
-    "bf8": Element(4, "f32", _float8(2, 15, 0x7C)),
-}
+# Rows of D that are worked on together, of 16: as many sums as registers of the host can hold.
+_BLOCKS = (6, 5, 5)
+# In a shape: A has stood in MATRIX_ROOM since an MFMA before.
+KEPT = "k"
+# MFMAs that kernels issue several at a time with one A.
+_COMMON = ("v_mfma_f32_16x16x32_bf16", "v_mfma_f32_16x16x32_f16", "v_mfma_f32_16x16x4_f32")
 
 
 def _elements(shape: MatrixShape) -> tuple[Element, Element]:
@@ -97,19 +48,29 @@ def _elements(shape: MatrixShape) -> tuple[Element, Element]:
 
 
 def supported(shape: MatrixShape | None) -> bool:
-    """Whether this module has handlers for a shape: not for scaled ones, float64, and elements of other sizes."""
-    if shape is None or shape.scaled or shape.m != shape.n or shape.m not in (16, 32):
+    """Whether this module has handlers for a shape."""
+    if shape is None or shape.m != shape.n or shape.m not in (16, 32):
         return False
     if not {shape.element, shape.other or shape.element} <= set(ELEMENTS):
         return False
     first, second = _elements(shape)
-    # A slot of A must be the slot of B with the same k.
-    return first.parts == second.parts and first.sum == second.sum == shape.result
+    return first.sum == second.sum == shape.result
 
 
-def _registers(shape: MatrixShape) -> tuple[int, int]:
-    """Registers of A (and B) and of D."""
-    return shape.m * shape.k // layout.LANES // _elements(shape)[0].parts, shape.m * shape.n // layout.LANES
+def _sum(shape: MatrixShape) -> str:
+    """Type of the sums: scaled products leave the range of float32."""
+    return "f64" if shape.scaled else _elements(shape)[1].sum
+
+
+def _held(shape: MatrixShape) -> int:
+    """Elements of A, and of B, in a lane."""
+    return shape.m * shape.k // layout.LANES
+
+
+def registers(shape: MatrixShape) -> tuple[int, int, int]:
+    """Registers of A, B and D."""
+    first, second = (_held(shape) * element.bits // 32 for element in _elements(shape))
+    return first, second, shape.m * shape.n // layout.LANES
 
 
 def _stack(h: Handler, size: int) -> Value:
@@ -117,59 +78,142 @@ def _stack(h: Handler, size: int) -> Value:
     return h.op(f"llvm.alloca {count} x i8 {{alignment = 64 : i64}} : (i32) -> {POINTER}", POINTER)
 
 
-def _convert_operand(h: Handler, offset: Value, element: Element, registers: int) -> Value:
-    """All elements of A or B as accumulator values, on the stack: [register, part, lane]."""
-    room = _stack(h, registers * element.parts * _LANE_BYTES)
-    for register in range(registers):
-        with h.lanes() as place:
-            words = h.load(h.address(h.context, offset, place, register * _LANE_BYTES), vector_type("i32"), 64)
-            for part in range(element.parts):
-                slot = (register * element.parts + part) * _LANE_BYTES
-                h.store(element.convert(h, words, part), h.address(room, place, slot), 64)
-    return room
+Scale = Callable[[Value], Value]
 
 
-def _multiply_add(h: Handler, a: Value, b: Value, c: Value) -> Value:
-    if c.type == vector_type("f32"):
-        return h.intrinsic("fma", c.type, a, b, c)
-    return h.binary("add", c, h.binary("mul", a, b))
+def _convert_operand(h: Handler, offset: Value, element: Element, count: int, room: Value, scale: Scale | None) -> None:
+    """`count` elements of every lane of A or B as accumulator values, to memory: [element, lane].
 
-
-def _row_block(h: Handler, shape: MatrixShape, block: Value, column: int) -> tuple[Value, Value]:
-    """(place of the first of four rows in a row of A, place of their sums in D), bytes; block: i64.
-
-    Rows 4i … 4i + 3 lie in four registers that follow each other, at the same lanes.
+    scale: from the byte offset of lanes in a register to their factors, float64.
     """
-    rows = h.binary("shl", block, h.constant(4, "i64"))
-    if shape.m == 16:
-        return rows, h.binary("mul", block, h.constant(4 * CHUNK, "i64"))
-    odd = h.binary("shl", h.binary("and", block, h.constant(1, "i64")), h.constant(7, "i64"))
-    registers = h.binary("shl", h.binary("lshr", block, h.constant(1, "i64")), h.constant(10, "i64"))
-    place = h.binary("add", registers, odd)
-    return rows, h.binary("add", place, h.constant(4 * CHUNK * column, "i64"))
+    type_, wide = vector_type("i32"), 1 if scale is None else 2
+    # Elements come in groups of whole registers.
+    group_registers = 1 if 32 % element.bits == 0 else 3
+    group = 32 * group_registers // element.bits
+    with h.loop(count // group, rolled=True) as number, h.lanes() as place:
+        first = h.binary("mul", number.index, h.constant(group_registers * _LANE_BYTES, "i64"))
+        words = [
+            h.load(h.address(h.context, offset, first, place, each * _LANE_BYTES), type_, 64)
+            for each in range(group_registers)
+        ]
+        start = h.binary("mul", number.index, h.constant(group * wide * _LANE_BYTES, "i64"))
+        target = h.address(room, start, *[place] * wide)
+        factor = None if scale is None else scale(place)
+        for part in range(group):
+            value = element.convert(h, *_code(h, words, part, element.bits))
+            if factor is not None:
+                value = h.binary("fmul", h.convert("fpext", value, factor.type), factor)
+            h.store(value, h.address(target, part * wide * _LANE_BYTES), 64)
 
 
-def _products(h: Handler, shape: MatrixShape, a: Value, b: Value, addend: Value | None, start: Value, d: Value) -> None:
-    """Writes D. addend: where C lies, or None for `start` in every element."""
-    first, second = _elements(shape)
-    registers, _ = _registers(shape)
-    row_bytes = 4 * shape.m
-    slots = registers * first.parts * layout.LANES // shape.m
-    sums = vector_type(second.sum)
-    for column in range(shape.n // CHUNK):
-        with h.loop(shape.m // 4) as blocks:
-            row, place = _row_block(h, shape, blocks.index, column)
-            if addend is None:
-                initial = [start] * 4
+def _code(h: Handler, words: Sequence[Value], number: int, bits: int) -> tuple[Value, int]:
+    """(words, part of them) with an element of a group of registers."""
+    if 32 % bits == 0:
+        return words[0], number
+    at, type_ = number * bits % 32, words[0].type
+    found = h.binary("lshr", words[number * bits // 32], h.constant(at, type_))
+    if at + bits > 32:
+        upper = h.binary("shl", words[number * bits // 32 + 1], h.constant(32 - at, type_))
+        found = h.binary("or", found, upper)
+    return found, 0
+
+
+def _scale(h: Handler, field: int) -> Scale:
+    """The factors of lanes: 2 to the power of a byte of theirs less 127; the byte 255 is NaN."""
+    offset, shift = h.field(field), h.field(field + 2, "i32")
+
+    def factors(place: Value) -> Value:
+        words = h.vector(offset, place)
+        code = h.binary("and", h.binary("lshr", words, h.broadcast(shift)), h.constant(0xFF, words.type))
+        wide = h.convert("zext", code, like(code.type, "i64"))
+        # A float64 of that exponent has no bits besides.
+        bits = h.binary("shl", h.binary("add", wide, h.constant(1023 - 127, wide.type)), h.constant(52, wide.type))
+        nan = h.compare("eq", wide, h.constant(255, wide.type))
+        bits = h.select(nan, h.constant(0x7FF8 << 48, wide.type), bits)
+        return h.convert("bitcast", bits, like(bits.type, "f64"))
+
+    return factors
+
+
+@dataclasses.dataclass(frozen=True)
+class _Problem:
+    """Where the operands of one MFMA lie: pointers.
+
+    Attributes:
+        a: converted. b: converted, or as it lies in its registers. addend: C, or None for `start` in every element.
+    """
+
+    shape: MatrixShape
+    a: Value
+    b: Value
+    addend: Value | None
+    start: Value | None
+    d: Value
+
+
+def _block(h: Handler, problem: _Problem, rows: Value, place: Value | None, places: Sequence[int], column: int) -> None:
+    """Some rows of D, CHUNK columns of them.
+
+    rows: i64, number of the first row. place, places: bytes from the start of D to all of them, and to each.
+    """
+    sum_ = _sum(problem.shape)
+    sums, unit = vector_type(sum_), bits_of(sum_) // 8
+    moved = [] if place is None else [place]
+    first = h.address(problem.a, h.binary("mul", rows, h.constant(unit, "i64")))
+    initial = []
+    for each in places:
+        if problem.addend is None:
+            assert problem.start is not None
+            value = problem.start
+        else:
+            value = h.load(h.address(problem.addend, *moved, each), vector_type(_stored(sum_)), 64)
+        initial.append(h.convert("fpext", value, sums) if sum_ == "f64" else value)
+    found = (add_products if sum_ == "f32" else _add_products)(h, problem.shape, first, problem.b, initial, column)
+    for result, each in zip(found, places, strict=True):
+        stored = h.convert("fptrunc", result, vector_type("f32")) if sum_ == "f64" else result
+        h.store(stored, h.address(problem.d, *moved, each), 64)
+
+
+def _stored(sum_: str) -> str:
+    """Type of C and D."""
+    return "f32" if sum_ == "f64" else sum_
+
+
+def _add_products(
+    h: Handler, shape: MatrixShape, a: Value, b: Value, initial: Sequence[Value], column: int
+) -> list[Value]:
+    """The sums of some rows, from where their first row of A stands; of integers and float64."""
+    type_ = initial[0].type
+    unit = bits_of(type_) // 8
+    with h.loop(_held(shape) * layout.LANES * unit, shape.n * unit, initial) as slot:
+        columns = h.load(h.address(b, slot.index, CHUNK * column * unit), type_, 64)
+        for row, total in enumerate(slot.values):
+            value = h.broadcast(h.load(h.address(a, slot.index, row * unit), element_of(type_)))
+            if element_of(type_) == "i32":
+                slot.nexts.append(h.binary("add", total, h.binary("mul", value, columns)))
             else:
-                initial = [h.load(h.address(addend, place, v * _LANE_BYTES), sums, 64) for v in range(4)]
-            with h.loop(slots * row_bytes, row_bytes, initial) as state:
-                columns = h.load(h.address(b, state.index, 4 * CHUNK * column), sums, 64)
-                for v in range(4):
-                    value = h.load(h.address(a, state.index, row, 4 * v), second.sum)
-                    state.nexts.append(_multiply_add(h, h.broadcast(value), columns, state.values[v]))
-            for v in range(4):
-                h.store(state.results[v], h.address(d, place, v * _LANE_BYTES), 64)
+                slot.nexts.append(h.intrinsic("fma", type_, value, columns, total))
+    return slot.results
+
+
+def _products(h: Handler, problem: _Problem) -> None:
+    """Writes D."""
+    shape = problem.shape
+    if shape.m == 16:
+        first = 0
+        for count in _BLOCKS:
+            places = [row // 4 * 4 * CHUNK + row % 4 * _LANE_BYTES for row in range(first, first + count)]
+            _block(h, problem, h.constant(first, "i64"), None, places, 0)
+            first += count
+        return
+    for column in range(shape.n // CHUNK):
+        # Rows 4i … 4i + 3 lie in four registers that follow each other, at the same lanes.
+        with h.loop(shape.m // 4) as blocks:
+            rows = h.binary("shl", blocks.index, h.constant(2, "i64"))
+            odd = h.binary("shl", h.binary("and", blocks.index, h.constant(1, "i64")), h.constant(7, "i64"))
+            upper = h.binary("shl", h.binary("lshr", blocks.index, h.constant(1, "i64")), h.constant(10, "i64"))
+            places = [v * _LANE_BYTES + 4 * CHUNK * column for v in range(4)]
+            _block(h, problem, rows, h.binary("add", upper, odd), places, column)
 
 
 def _whole(h: Handler, masks: Sequence[Value], size: int) -> Value:
@@ -188,7 +232,7 @@ def _defined(h: Handler, shape: MatrixShape, a: Sequence[Value], b: Sequence[Val
     """For each register of D the lanes whose row of A and column of B are defined, i64."""
     rows, columns = _whole(h, a, shape.m), _whole(h, b, shape.n)
     masks = []
-    for v in range(_registers(shape)[1]):
+    for v in range(registers(shape)[2]):
         total = h.constant(0, "i64")
         for piece in range(layout.LANES // shape.n):
             row = 4 * piece + v if shape.m == 16 else 8 * (v // 4) + 4 * piece + v % 4
@@ -199,17 +243,19 @@ def _defined(h: Handler, shape: MatrixShape, a: Sequence[Value], b: Sequence[Val
     return masks
 
 
-def _set_defined(h: Handler, shape: MatrixShape, a: Value, b: Value, c: Value | None, d: Value) -> None:
-    """The lanes of D that are defined; c: None where C is a constant."""
+def _set_defined(
+    h: Handler, shape: MatrixShape, a: Value, b: Value, c: Value | None, d: Value, scales: Sequence[Value]
+) -> None:
+    """The lanes of D that are defined; c: None where C is a constant; scales: lanes where those of A and B are."""
     if not h.build.checks:
         return
-    count, results = _registers(shape)
+    of_a_count, of_b_count, results = registers(shape)
 
     def masks(offset: Value, number: int) -> list[Value]:
         places = [h.binary("add", offset, h.constant(i * _LANE_BYTES, "i64")) for i in range(number)]
         return [h.vector_defined(place) for place in places]
 
-    of_a, of_b = masks(a, count), masks(b, count)
+    of_a, of_b = masks(a, of_a_count) + list(scales[:1]), masks(b, of_b_count) + list(scales[1:])
     of_c = [h.constant(_ALL, "i64")] * results if c is None else masks(c, results)
     total = of_a[0]
     for mask in [*of_a[1:], *of_b]:
@@ -222,46 +268,105 @@ def _set_defined(h: Handler, shape: MatrixShape, a: Value, b: Value, c: Value | 
             h.set_vector_defined(target, h.binary("and", mask, found), ignore_exec=True)
 
 
+def _beside(h: Handler, offset: Value, count: int, d: Value, results: int, *, same: bool = False) -> Value:
+    """Pointer to registers, or to a copy of those that D overlaps: D is written while they are read.
+
+    same: they may be the registers of D.
+    """
+    distance = h.binary("sub", offset, d)
+    shifted = h.binary("add", distance, h.constant((count - 1) * _LANE_BYTES, "i64"))
+    meets = h.compare("ult", shifted, h.constant((count + results - 1) * _LANE_BYTES, "i64"))
+    if same:
+        meets = h.binary("and", meets, h.compare("ne", distance, h.constant(0, "i64")))
+    given, aside = h.address(h.context, offset), _stack(h, count * _LANE_BYTES)
+    with h.when(meets, likely=False):
+        size = h.constant(count * _LANE_BYTES, "i64")
+        h.line(
+            f'  "llvm.intr.memcpy"({aside}, {given}, {size}) <{{isVolatile = false}}> : '
+            f"({POINTER}, {POINTER}, i64) -> ()"
+        )
+    return h.select(meets, aside, given)
+
+
 def emit(module: Module, row: Row, operands: str, name: str) -> None:
-    """The handler of an MFMA; operands: "V" where C is in registers, "S" where it is a constant. EXEC is ignored."""
+    """The handler of an MFMA; EXEC is ignored.
+
+    operands: "V" where C is in registers, "S" where it is a constant; then perhaps KEPT.
+    """
     shape = row.matrix
     if shape is None or not supported(shape):
         raise UnsupportedError(f"{row.name}: the native engine has no handler for {shape}")
     h = Handler(module, name)
     first, second = _elements(shape)
-    count, results = _registers(shape)
+    _, of_b, results = registers(shape)
     d, a, b, c = (h.field(number) for number in range(4))
-    constant = operands == "S"
-    _set_defined(h, shape, a, b, None if constant else c, d)
-    room_a, room_b = _convert_operand(h, a, first, count), _convert_operand(h, b, second, count)
+    constant, fields = operands[0] == "S", (4, 5) if shape.scaled else ()
+    known = [h.vector_defined(h.field(number)) for number in fields]
+    _set_defined(h, shape, a, b, None if constant else c, d, known)
+    scales: list[Scale | None] = [_scale(h, number) for number in fields] or [None, None]
+    room_bytes = _held(shape) * layout.LANES * bits_of(_sum(shape)) // 8
+    room = _stack(h, room_bytes) if room_bytes > layout.MATRIX_BYTES else h.address(h.context, layout.MATRIX_ROOM)
+    if KEPT not in operands:
+        _convert_operand(h, a, first, _held(shape), room, scales[0])
+    if in_place(shape):
+        place_b = _beside(h, b, of_b, d, results)
+    else:
+        place_b = _stack(h, room_bytes)
+        _convert_operand(h, b, second, _held(shape), place_b, scales[1])
     target = h.address(h.context, d)
     if constant:
-        start = h.broadcast(h.convert("bitcast", h.scalar(c), second.sum) if second.sum == "f32" else h.scalar(c))
-        _products(h, shape, room_a, room_b, None, start, target)
+        value = h.scalar(c) if second.sum == "i32" else h.convert("bitcast", h.scalar(c), second.sum)
+        _products(h, _Problem(shape, room, place_b, None, h.broadcast(value), target))
     else:
-        # D is written while C is read: where they are not the same registers, C is set aside first.
-        aside, given = _stack(h, results * _LANE_BYTES), h.address(h.context, c)
-        apart = h.compare("ne", c, d)
-        size = h.constant(results * _LANE_BYTES, "i64")
-        with h.when(apart):
-            h.line(
-                f'  "llvm.intr.memcpy"({aside}, {given}, {size}) <{{isVolatile = false}}> : '
-                f"({POINTER}, {POINTER}, i64) -> ()"
-            )
-        _products(h, shape, room_a, room_b, h.select(apart, aside, given), size, target)
+        addend = _beside(h, c, results, d, results, same=True)
+        _products(h, _Problem(shape, room, place_b, addend, None, target))
     h.done()
 
 
+def _shape(instruction: Instruction) -> str:
+    if any(scale.kind != "v" for scale in instruction.operands[4:]):
+        raise UnsupportedError(f"{instruction}: the native engine takes scales from vector registers only")
+    return side(instruction.operands[3])
+
+
 def _fields(instruction: Instruction, places: Places) -> Sequence[int]:
-    target, a, b, c = instruction.operands[:4]
-    return [places.vector(target), places.vector(a), places.vector(b), places.source(c, c.type or "f32")]
+    """D, A, B, C, then the places of the scales and how far to shift them."""
+    target, a, b, c, *scales = instruction.operands
+    fields = [places.vector(target), places.vector(a), places.vector(b), places.source(c, c.type or "f32")]
+    if scales:
+        fields += [places.vector(scale) for scale in scales]
+        fields += [8 * instruction.modifiers.get(name, 0) for name in ("scale_a", "scale_b")]
+    return fields
+
+
+def kept_operands(instructions: Sequence[Instruction]) -> Iterator[int]:
+    """Numbers of the MFMAs whose A stands in MATRIX_ROOM: that of the MFMA before, unchanged since."""
+    for block in build_blocks(instructions):
+        held: tuple[str, MatrixShape | None, Operand] | None = None
+        for index in range(block.start, block.end):
+            item = instructions[index]
+            if item.row.kind == "mfma":
+                used = item.row.name, item.row.matrix, item.operands[1]
+                if used == held:
+                    yield index
+                held = used if item.row.matrix is not None and not item.row.matrix.scaled else None
+            if held is not None:
+                written = {register for operand in split_operands(item)[0] for register in registers_of(operand)}
+                if not written.isdisjoint(registers_of(held[2])):
+                    held = None
+
+
+def _shapes(row: Row) -> Sequence[str]:
+    if not supported(row.matrix):
+        return ()
+    return ("V", "S", "V" + KEPT, "S" + KEPT) if row.name in _COMMON else ("V", "S")
 
 
 FAMILIES = (
     Family(
         kinds=("mfma",),
-        shapes=lambda row: ("V", "S") if supported(row.matrix) else (),
-        shape=lambda instruction: side(instruction.operands[3]),
+        shapes=_shapes,
+        shape=_shape,
         fields=_fields,
         emit=emit,
     ),

@@ -14,6 +14,7 @@ from spconv_compiler.sim.instruction import Instruction, Operand
 from spconv_compiler.sim.native import layout
 from spconv_compiler.sim.native.family import handler_name
 from spconv_compiler.sim.native.library import Shapes, family_of
+from spconv_compiler.sim.native.matrix import KEPT, kept_operands
 from spconv_compiler.sim.rows import DWORDS, Row
 
 _WORDS = layout.RECORD_BYTES // 8
@@ -42,6 +43,9 @@ class NativeProgram:
                 raise LaunchFault(f"{kernel.name}: {item}: {len(fields)} fields of a record are needed")
             start = layout.FIELDS // 4
             self._records[index, start : start + len(fields)] = fields
+        for index in kept_operands(self.instructions):
+            row, shape = self._shapes[index]
+            self._shapes[index] = row, shape + KEPT
         self._records[:, layout.FIELDS // 4 + layout.INDEX_FIELD] = np.arange(len(self._records))
 
     @property

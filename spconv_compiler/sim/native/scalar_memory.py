@@ -1,16 +1,15 @@
-"""Handlers of scalar loads: one address, some words."""
+"""Handlers of scalar loads, from an address or through a buffer descriptor: one address, some words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from spconv_compiler.sim import cells as rules
-from spconv_compiler.sim.errors import UnsupportedError
 from spconv_compiler.sim.instruction import Instruction
 from spconv_compiler.sim.native import layout, quads
 from spconv_compiler.sim.native.emit import Handler, Module, Value, vector_type
 from spconv_compiler.sim.native.family import Family, Places
-from spconv_compiler.sim.native.lanes import check_suspect
+from spconv_compiler.sim.native.lanes import check_suspect, descriptor
 from spconv_compiler.sim.native.layout import Code
 from spconv_compiler.sim.native.memory_block import ROOM, ROOM_MASK, ROOM_SUSPECT
 from spconv_compiler.sim.native.settle import settle, tag
@@ -21,34 +20,69 @@ _DATA, _BASE, _OFFSET, _REGISTER = range(4)
 
 
 def emit(module: Module, row: Row, shape: str, name: str) -> None:
-    """The handler of s_load: one address, some words; words that nobody wrote are undefined."""
+    """The handler of s_load and s_buffer_load; words that nobody wrote are undefined.
+
+    shape: "M", or "R" where a register is added to the offset; with "B" through a descriptor.
+    """
     access = row.access
     assert access is not None
     h = Handler(module, name)
-    base, count = h.field(_BASE), access.dwords
     moved = h.field(_OFFSET)
-    if shape == "R":
+    if "R" in shape:
         h.check(h.compare("ne", h.scalar_defined(h.field(_REGISTER)), h.constant(-1, "i32")), Code.OFFSET_UNDEFINED)
         moved = h.binary("add", moved, h.convert("zext", h.scalar(h.field(_REGISTER)), "i64"))
+    if "B" in shape:
+        _emit_buffer(h, access.size, moved)
+        return
+    base = h.field(_BASE)
     h.check(h.compare("ne", h.scalar_defined(base, 2), h.constant(-1, "i64")), Code.ADDRESS_UNDEFINED)
     address = h.binary("add", h.scalar(base, 2), moved)
-    arena = h.launch(layout.ARENA)
-    inside = h.binary("sub", address, arena)
+    _note(h, address)
+    trace(h, h.constant(access.size, "i64"))
+    _load(h, address, access.size, h.field(_DATA))
+    h.done()
+
+
+def _emit_buffer(h: Handler, size: int, moved: Value) -> None:
+    """Words beyond the end of the buffer are 0, and defined; the lowest two bits of the offset do not count."""
+    base, count = descriptor(h, h.field(_BASE))
+    rest = h.binary("sub", h.intrinsic("umax", "i64", count, moved), moved)
+    address = h.binary("add", base, h.binary("and", moved, h.constant(-4, "i64")))
+    _note(h, address)
+    trace(h, h.constant(size, "i64"))
+    with h.loop(size, 4) as word:
+        following = h.binary("add", word.index, h.constant(4, "i64"))
+        inside = h.compare("uge", rest, following)
+        target = h.binary("add", h.field(_DATA), word.index)
+        h.set_scalar(target, h.constant(0, "i32"), None)
+        with h.when(inside, likely=True):
+            here = h.binary("add", address, word.index)
+            _note(h, here)
+            _load(h, here, 4, target)
+    h.done()
+
+
+def _note(h: Handler, address: Value) -> None:
+    """The address is that of the only lane in ROOM."""
     room = h.address(h.context, ROOM)
     h.store(address, room)
     h.store(h.constant(1, "i64"), h.address(room, ROOM_MASK))
-    trace(h, h.constant(access.size, "i64"))
+
+
+def _load(h: Handler, address: Value, size: int, place: Value) -> None:
+    """Words into scalar registers from the offset `place` on."""
+    arena = h.launch(layout.ARENA)
+    inside = h.binary("sub", address, arena)
     bad = h.compare("uge", inside, h.binary("sub", h.launch(layout.ARENA_END), arena))
     if h.build.checks:
         rest = h.binary("and", inside, h.constant(3, "i64"))
         bad = h.binary("or", bad, h.compare("ne", rest, h.constant(0, "i64")))
     h.fault_if(bad, Code.MEMORY)
-    known = _scalar_cells(h, address, access.size) if h.build.checks else None
-    target = h.address(h.context, h.field(_DATA))
-    h.store(h.load(quads.pointer(h, address), vector_type("i32", count), 4), target, 4)
+    known = _scalar_cells(h, address, size) if h.build.checks else None
+    target = h.address(h.context, place)
+    h.store(h.load(quads.pointer(h, address), vector_type("i32", size // 4), 4), target, 4)
     if known is not None:
         h.store(known, h.address(target, layout.SCALAR_DEFINED), 4)
-    h.done()
 
 
 def _scalar_cells(h: Handler, address: Value, size: int) -> Value:
@@ -70,10 +104,13 @@ def _scalar_cells(h: Handler, address: Value, size: int) -> Value:
 
 
 def _shape(instruction: Instruction) -> str:
-    """R where a register is added to the base."""
-    if instruction.operands[1].dwords != 2:
-        raise UnsupportedError(f"{instruction}: the native engine has no handler for loads through a descriptor")
-    return "M" if instruction.operands[2].kind == "offset" else "R"
+    through = "B" if instruction.operands[1].dwords == 4 else ""
+    return through + ("M" if instruction.operands[2].kind == "offset" else "R")
+
+
+def _shapes(row: Row) -> Sequence[str]:
+    """Loads through a descriptor are rare: their handlers are built when a kernel has them."""
+    return ("M", "R") if row.sources == ("u64",) else ()
 
 
 def _fields(instruction: Instruction, places: Places) -> Sequence[int]:
@@ -87,4 +124,4 @@ def _fields(instruction: Instruction, places: Places) -> Sequence[int]:
     return fields
 
 
-FAMILIES = (Family(("smem",), lambda row: ("M", "R") if row.sources == ("u64",) else (), _shape, _fields, emit),)
+FAMILIES = (Family(("smem",), _shapes, _shape, _fields, emit),)

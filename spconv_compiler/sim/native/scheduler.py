@@ -155,9 +155,22 @@ def _emit_start(module: Module) -> None:
         f.put(context, layout.SLOT, f.convert("trunc", slot, "i32"))
         for offset in _ZEROS:
             f.put(context, offset, 0, "i32")
+        _give_private(f, context, slot, loop.index)
         _set_registers(f, context, loop.index, ids)
     f.give(f.call("begin_epoch", "i32", _LAUNCH, first))
     f.close()
+
+
+def _give_private(f: _Code, context: Value, slot: Value, wave: Value) -> None:
+    """Scratch memory: the bytes of all lanes, and with checks as many that say which were written."""
+    number = f.binary("add", f.scaled(slot, f.get(_LAUNCH, layout.GROUP_WAVES)), wave)
+    place = f.scaled(number, f.get(_LAUNCH, layout.PRIVATE_STRIDE))
+    private = f.address(f.get(_LAUNCH, layout.PRIVATE_BASE, POINTER), place)
+    f.put(context, layout.PRIVATE, private)
+    if f.build.checks:
+        size = f.binary("shl", f.get(_LAUNCH, layout.PRIVATE_BYTES), f.constant(6, "i64"))
+        with f.when(f.is_("ne", size, 0), likely=False):
+            _fill(f, f.address(private, size), size, 0)
 
 
 def _fill(f: _Code, pointer: Value, size: Value | int, word: int) -> None:
