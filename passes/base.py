@@ -7,7 +7,7 @@ parsed and printed from the types. Valid IR goes in and valid IR comes out; in b
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import ClassVar, NoReturn
 
 from spconv_compiler.bindings import PassManager, ir
@@ -22,7 +22,8 @@ class Pass:
 
     Attributes:
         name: as on the command line; the file has the same name with underscores.
-        needs: the level the module must be at ("" for any).
+        needs: the level the module must be at ("" for any). A pass that needs level stages may add kernels, and
+            leaves those that are there alone.
         gives: the level it is at, or on the way to, afterwards ("" when the pass leaves it alone).
     """
 
@@ -63,7 +64,8 @@ class Pass:
 class Upstream(Pass):
     """A run of upstream passes, under a name of our own for dumps and timing.
 
-    `pipeline` is what stands inside `builtin.module(...)`.
+    `pipeline` is what stands inside `builtin.module(...)`. The run is one pass: what it leaves behind is verified, not
+    what its parts leave to each other.
     """
 
     label: str = ""
@@ -72,7 +74,9 @@ class Upstream(Pass):
 
     def run(self, module: ir.Module) -> None:
         with module.context:
-            PassManager.parse(f"builtin.module({self.pipeline})").run(module.operation)
+            manager = PassManager.parse(f"builtin.module({self.pipeline})")
+            manager.enable_verifier(False)
+            manager.run(module.operation)
 
     def __str__(self) -> str:
         return self.pipeline
@@ -89,17 +93,40 @@ def ops_named(module: ir.Module, name: str, *, in_kernels: bool = False) -> list
 
     Kernels are large, and most passes have nothing to find there: they are searched only with `in_kernels`.
     """
-    return [op for op in walk(module.operation, kernels=in_kernels) if op.operation.name == name]
+    found = []
+
+    def look(op: ir.Operation) -> ir.WalkResult:
+        here = op.name
+        if here == name:
+            found.append(op.opview)
+        inside = in_kernels or here not in KERNEL_MODULES or op.parent is None
+        return ir.WalkResult.ADVANCE if inside else ir.WalkResult.SKIP
+
+    module.operation.walk(look, ir.WalkOrder.PRE_ORDER)
+    return found
 
 
-def walk(root: ir.Operation, *, kernels: bool = True) -> Iterator[ir.OpView]:
-    """All ops below `root`, parents before children; what is in kernel modules only with `kernels`."""
+def kernel_functions(module: ir.Module) -> list[ir.OpView]:
+    """The gpu.func of every kernel, in program order."""
+    return [
+        op
+        for nested in module.body.operations
+        if nested.operation.name == "gpu.module"
+        for op in nested.operation.regions[0].blocks[0].operations
+        if op.operation.name == "gpu.func"
+    ]
+
+
+def walk(root: ir.Operation) -> list[ir.OpView]:
+    """All ops below `root`, parents before children; the list stays valid while ops are replaced."""
+    found: list[ir.OpView] = []
     for region in root.regions:
         for block in region:
             for op in block.operations:
-                yield op
-                if kernels or op.operation.name not in KERNEL_MODULES:
-                    yield from walk(op.operation, kernels=kernels)
+                found.append(op)
+                if len(op.operation.regions):
+                    found.extend(walk(op.operation))
+    return found
 
 
 def replace_each(

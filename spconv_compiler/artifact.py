@@ -8,16 +8,16 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from spconv_compiler.options import CompileOptions
 from spconv_compiler.plan import Plan
 
 if TYPE_CHECKING:
-    from spconv_compiler.sparse_options import SparseOptions
+    from spconv_compiler.level_options import AnyOptions
 
 OBJECT = "kernel.elf"
 ISA = "kernel.s"
 PLAN = "plan.json"
 META = "meta.json"
+_LEVEL = "level-{}.mlir"
 _LEVEL_ORDER = ("spconv", "stages", "gpu", "rocdl", "nvvm", "loops", "cpu")
 
 
@@ -40,8 +40,25 @@ class Artifact:
 
     @property
     def isa(self) -> str | None:
-        """Assembly text, where the target has one."""
-        return self.files[ISA].decode() if ISA in self.files else None
+        """Assembly text, where the target has one; for gfx950 it is generated when it is first asked for.
+
+        Raises:
+            ToolchainError: flydsl is not installed.
+            CodegenError: the flydsl that is installed gives other code than the one that made the object.
+        """
+        return self.files[ISA].decode() if ISA in self.files else self._generated_isa
+
+    @functools.cached_property
+    def _generated_isa(self) -> str | None:
+        """Of the text of level rocdl, and compared with what the object says of its kernels."""
+        if _LEVEL.format("rocdl") not in self.files:
+            return None
+        from spconv_compiler.codegen_gpu import isa_of
+        from spconv_compiler.targets import GpuTarget, get_target
+
+        target = get_target(self.meta["options"]["target"])
+        assert isinstance(target, GpuTarget)
+        return isa_of(self.object, self.levels["rocdl"], target)
 
     @functools.cached_property
     def plan(self) -> Plan:
@@ -66,7 +83,7 @@ class Artifact:
 
 
 def pack_files(
-    options: CompileOptions | SparseOptions,
+    options: AnyOptions,
     plan: Plan,
     levels: Mapping[str, str],
     code: bytes,
@@ -78,7 +95,7 @@ def pack_files(
         OBJECT: code,
         PLAN: plan.to_json().encode(),
         META: json.dumps({"options": dataclasses.asdict(options), **meta}, indent=1).encode(),
-        **{f"level-{name}.mlir": text.encode() for name, text in levels.items()},
+        **{_LEVEL.format(name): text.encode() for name, text in levels.items()},
     }
     if isa is not None:
         files[ISA] = isa.encode()

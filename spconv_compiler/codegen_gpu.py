@@ -1,4 +1,4 @@
-"""From level rocdl to a linked code object, assembly text, and what the object's metadata says of each kernel.
+"""From level rocdl to a linked code object, and to assembly text for those who want to see it.
 
 LLVM's back end reports errors on file descriptor 2 and lets the pass succeed, so the descriptor is watched; and a
 kernel with too much local memory or with spills is an object too, so the metadata is checked.
@@ -16,52 +16,20 @@ from collections.abc import Iterator
 
 from spconv_compiler.bindings import PassManager, gpu, ir
 from spconv_compiler.errors import CodegenError
+from spconv_compiler.kernel_facts import GpuKernel, facts_of_object, facts_of_text
 from spconv_compiler.passes.gpu.upstream import attach_target, to_binary
 from spconv_compiler.targets import GpuTarget
 
 _ERROR = re.compile(r"^(?:.*:\s*)?error:.*$", re.MULTILINE)
 _ARGUMENT_KINDS = ("global_buffer", "by_value")
-
-
-@dataclasses.dataclass(frozen=True)
-class KernelArgument:
-    """Where an argument lies in the kernel's argument block, in bytes; kind: "global_buffer" or "by_value"."""
-
-    offset: int
-    size: int
-    kind: str
-
-
-@dataclasses.dataclass(frozen=True)
-class GpuKernel:
-    """What the code object says of one kernel.
-
-    Attributes:
-        arguments, kernarg_bytes: layout and size of the argument block.
-        vgpr: vector registers of a lane, accumulation registers included; agpr: those; sgpr: scalar registers.
-        lds_bytes: local memory of a workgroup. scratch_bytes: private memory of a lane, for spills.
-        vgpr_spills, sgpr_spills: registers that did not fit.
-        block: lanes of a workgroup.
-    """
-
-    arguments: tuple[KernelArgument, ...]
-    kernarg_bytes: int
-    vgpr: int
-    agpr: int
-    sgpr: int
-    lds_bytes: int
-    scratch_bytes: int
-    vgpr_spills: int
-    sgpr_spills: int
-    block: int
+_OTHER_COMPILER = ("another flydsl has made the object: compile the convolution again with the one that is installed",)
 
 
 @dataclasses.dataclass(frozen=True)
 class GpuCode:
-    """A linked code object (ELF), its assembly text, and its kernels by name."""
+    """A linked code object (ELF), and its kernels by name."""
 
     object: bytes
-    isa: str
     kernels: dict[str, GpuKernel]
 
 
@@ -74,12 +42,40 @@ def emit_gpu(module: ir.Module, target: GpuTarget, toolkit: pathlib.Path) -> Gpu
     Raises:
         CodegenError: the code generator or the linker failed, or a kernel does not fit the target.
     """
-    kernels, attach = kernels_of(module), attach_target(target)
-    isa = translate(kernels, attach, to_binary("isa")).decode()
-    facts = kernel_facts(isa)
+    code = translate(kernels_of(module), attach_target(target), to_binary("bin", str(toolkit)))
+    facts = facts_of_object(code)
     for name, kernel in facts.items():
         _check(name, kernel, target)
-    return GpuCode(translate(kernels, attach, to_binary("bin", str(toolkit))), isa, facts)
+    return GpuCode(code, facts)
+
+
+def emit_isa(module: ir.Module, target: GpuTarget) -> str:
+    """The assembly text of the kernels of a module at level rocdl: what emit_gpu assembles and links.
+
+    It costs as much as the object, so it is made for those who ask.
+
+    Raises:
+        CodegenError: the code generator failed.
+    """
+    return translate(kernels_of(module), attach_target(target), to_binary("isa")).decode()
+
+
+def isa_of(code: bytes, level: str, target: GpuTarget) -> str:
+    """The assembly text of a code object, from the text of level rocdl that it was made of.
+
+    Raises:
+        CodegenError: the code generator failed, or what it gives now is not the code of this object.
+    """
+    from spconv_compiler.context import make_context
+
+    with make_context(), ir.Location.unknown():
+        try:
+            isa = emit_isa(ir.Module.parse(level), target)
+        except ir.MLIRError as error:
+            raise CodegenError(f"the text of level rocdl is refused: {error}", notes=_OTHER_COMPILER) from error
+    if facts_of_text(isa) != facts_of_object(code):
+        raise CodegenError("the code generator gives other code than that of the object", notes=_OTHER_COMPILER)
+    return isa
 
 
 def kernels_of(module: ir.Module) -> ir.OpView:
@@ -150,45 +146,3 @@ def _check(name: str, kernel: GpuKernel, target: GpuTarget) -> None:
     hidden = sorted({argument.kind for argument in kernel.arguments} - set(_ARGUMENT_KINDS))
     if hidden:
         raise CodegenError(f"kernel {name} takes hidden arguments {', '.join(hidden)}, which no launch passes")
-
-
-def kernel_facts(isa: str) -> dict[str, GpuKernel]:
-    """The kernels that the .amdgpu_metadata section of assembly text describes, by name.
-
-    Raises:
-        CodegenError: there is no such section, or it lacks a fact.
-    """
-    match = re.search(r"^\s*\.amdgpu_metadata\n(.*?)\n\s*\.end_amdgpu_metadata", isa, re.MULTILINE | re.DOTALL)
-    if match is None:
-        raise CodegenError("the assembly text has no .amdgpu_metadata section")
-    entries = re.split(r"^  - ", match[1].split("amdhsa.target:")[0], flags=re.MULTILINE)[1:]
-    return dict(_kernel(entry) for entry in entries)
-
-
-def _kernel(entry: str) -> tuple[str, GpuKernel]:
-    """One kernel's entry: keys indented by 4 (the first stands behind the dash), list items by 6."""
-    facts = dict(re.findall(r"^(?: {4})?\.(\w+): +(\S+)$", entry, re.MULTILINE))
-    listed = dict(re.findall(r"^(?: {4})?\.(\w+):\n((?: {6}.*\n?)+)", entry, re.MULTILINE))
-    try:
-        arguments = tuple(
-            KernelArgument(int(values["offset"]), int(values["size"]), values["value_kind"])
-            for item in re.split(r"^ {6}- ", listed.get("args", ""), flags=re.MULTILINE)[1:]
-            for values in [dict(re.findall(r"\.(\w+): +(\S+)", item))]
-        )
-        block = [int(size) for size in re.findall(r"\d+", listed["reqd_workgroup_size"])]
-        numbers = {
-            field: int(facts[key])
-            for field, key in (
-                ("kernarg_bytes", "kernarg_segment_size"),
-                ("vgpr", "vgpr_count"),
-                ("agpr", "agpr_count"),
-                ("sgpr", "sgpr_count"),
-                ("lds_bytes", "group_segment_fixed_size"),
-                ("scratch_bytes", "private_segment_fixed_size"),
-                ("vgpr_spills", "vgpr_spill_count"),
-                ("sgpr_spills", "sgpr_spill_count"),
-            )
-        }
-        return facts["name"], GpuKernel(arguments, **numbers, block=block[0] * block[1] * block[2])
-    except (KeyError, IndexError) as error:
-        raise CodegenError(f"the metadata of a kernel lacks {error}:\n{entry}") from None

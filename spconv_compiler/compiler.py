@@ -32,8 +32,8 @@ if env.LOG.is_set():
 
 if TYPE_CHECKING:
     from spconv_compiler.bindings import ir
+    from spconv_compiler.level_options import AnyOptions
     from spconv_compiler.runner import Runner
-    from spconv_compiler.sparse_options import SparseOptions
 
 
 def compile_conv(
@@ -142,12 +142,10 @@ def conv_options(
     )
 
 
-def compile_options(options: CompileOptions | SparseOptions) -> Artifact:
+def compile_options(options: AnyOptions) -> Artifact:
     """`compile_conv` for options that are already resolved."""
-    place = bundle.folder()
-    if place is not None:
-        target = code_target(get_target(options.target))
-        found = bundle.find(place, options, target)
+    if bundle.in_use():
+        found = bundle.look_up(options, code_target(get_target(options.target)))
         if found is not None:
             return found
     options, target, parts = _resolved(options)
@@ -158,20 +156,20 @@ def compile_options(options: CompileOptions | SparseOptions) -> Artifact:
     return cache.get_or_build(cache_key(parts), parts, lambda: _build(options, target))
 
 
-def is_compiled(options: CompileOptions | SparseOptions) -> bool:
+def is_compiled(options: AnyOptions) -> bool:
     """Whether a kernel is in the memory or disk cache."""
     return cache_key(_resolved(options)[2]) in _kernel_cache()
 
 
-def adopt(options: CompileOptions | SparseOptions, files: Mapping[str, bytes]) -> None:
+def adopt(options: AnyOptions, files: Mapping[str, bytes]) -> None:
     """Puts what another process has compiled into the cache, unless it is there."""
     parts = _resolved(options)[2]
     _kernel_cache().get_or_build(cache_key(parts), parts, lambda: dict(files))
 
 
 def _resolved(
-    options: CompileOptions | SparseOptions,
-) -> tuple[CompileOptions | SparseOptions, Target, dict[str, Any]]:
+    options: AnyOptions,
+) -> tuple[AnyOptions, Target, dict[str, Any]]:
     """The options for the target whose code it is, that target, and the parts of the cache key."""
     target = code_target(get_target(options.target))
     options = dataclasses.replace(options, target=target.name)
@@ -197,7 +195,7 @@ def _cache_for(on: bool, root: pathlib.Path | None, max_mb: int) -> KernelCache[
     return KernelCache(Artifact, memory_size=256, disk=open_disk_cache())
 
 
-def _build(options: CompileOptions | SparseOptions, target: Target) -> dict[str, bytes]:
+def _build(options: AnyOptions, target: Target) -> dict[str, bytes]:
     """Compiles; a failure is repeated with dumps so that the message can point at them."""
     folder = pathlib.Path(options.dump_dir) / options.name if options.dump_dir else None
     try:
@@ -219,7 +217,7 @@ def _build(options: CompileOptions | SparseOptions, target: Target) -> dict[str,
 
 
 def _compile(
-    options: CompileOptions | SparseOptions, target: Target, folder: pathlib.Path | None
+    options: AnyOptions, target: Target, folder: pathlib.Path | None
 ) -> dict[str, bytes]:
     from spconv_compiler.bindings import ir
     from spconv_compiler.context import make_context
@@ -241,7 +239,7 @@ def _compile(
         runner.write_dump("spconv.mlir", lambda: levels["spconv"])
 
         def reached(level: str, module: ir.Module) -> None:
-            levels[level] = module.operation.get_asm()
+            levels[level] = module.operation.get_asm(assume_verified=options.verify)
 
         runner.run_stages(module, stages, reached)
         plan = extract_plan(module)
@@ -254,7 +252,7 @@ def _compile(
 def _generate(
     module: ir.Module, target: Target, runner: Runner
 ) -> tuple[bytes, str | None, Mapping[str, Any]]:
-    """(code object, assembly text or None, facts of each kernel)."""
+    """(code object, assembly text where the object is text, facts of each kernel)."""
     start = time.perf_counter()
     code: bytes
     isa: str | None
@@ -265,12 +263,13 @@ def _generate(
         code, isa, kernels = ptx.object, ptx.isa, {name: dataclasses.asdict(k) for name, k in ptx.kernels.items()}
         runner.write_dump("kernel.s", lambda: ptx.isa)
     elif isinstance(target, GpuTarget):
-        from spconv_compiler.codegen_gpu import emit_gpu
+        from spconv_compiler.codegen_gpu import emit_gpu, emit_isa
         from spconv_compiler.linker import toolkit_dir
 
+        # Before the object: a kernel that does not fit is one to look at.
+        runner.write_dump("kernel.s", lambda: emit_isa(module, target))
         gpu = emit_gpu(module, target, toolkit_dir())
-        code, isa, kernels = gpu.object, gpu.isa, {name: dataclasses.asdict(k) for name, k in gpu.kernels.items()}
-        runner.write_dump("kernel.s", lambda: gpu.isa)
+        code, isa, kernels = gpu.object, None, {name: dataclasses.asdict(k) for name, k in gpu.kernels.items()}
     else:
         from spconv_compiler.codegen_cpu import emit_cpu
 
@@ -280,12 +279,12 @@ def _generate(
     return code, isa, kernels
 
 
-def _mapper(options: CompileOptions | SparseOptions) -> str:
-    """Ops between two coordinate sets have no choice of mapper."""
-    return options.mapper if isinstance(options, CompileOptions) else "auto"
+def _mapper(options: AnyOptions) -> str:
+    """Levels that are built together have no choice of mapper."""
+    return getattr(options, "mapper", "auto")
 
 
-def _write_replay(folder: pathlib.Path, options: CompileOptions | SparseOptions, target: Target, text: str) -> None:
+def _write_replay(folder: pathlib.Path, options: AnyOptions, target: Target, text: str) -> None:
     """Writes what repeats this compilation: options, pipeline, input and the spconv-opt line."""
     from spconv_compiler.pipeline import pipeline_text
 

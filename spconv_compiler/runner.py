@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from spconv_compiler.bindings import ir
 from spconv_compiler.errors import CompileError, PassError, SpconvError, VerifyError
 from spconv_compiler.levels import check_level
-from spconv_compiler.passes.base import Pass, Upstream, location_text
+from spconv_compiler.passes.base import KERNEL_MODULES, Pass, Upstream, location_text
 from spconv_compiler.pipeline import Stage
 
 Hook = Callable[[str, ir.Module], None]
@@ -22,7 +22,7 @@ class Runner:
     """How passes are run.
 
     Attributes:
-        verify: verify the IR after every pass, and the level after every stage.
+        verify: verify what a pass may have changed after every pass, and the level after every stage.
         print_after: pass name or "all": print to stderr after it.
         dump: folder that receives one file per pass, or None.
         timings: seconds per pass, filled while running.
@@ -53,6 +53,7 @@ class Runner:
         Raises:
             CompileError: a pass refuses the module, or leaves invalid IR behind.
         """
+        verified = 0
         for pass_ in passes:
             label = pass_.label if isinstance(pass_, Upstream) else pass_.name
             before = module.operation.get_asm(enable_debug_info=True) if self.dump else ""
@@ -60,9 +61,8 @@ class Runner:
             try:
                 with module.context:
                     pass_.run(module)
-                # The upstream pass manager has verified after each of its own passes.
-                if self.verify and not isinstance(pass_, Upstream):
-                    self._verify(module, label)
+                if self.verify:
+                    verified = self._verify(module, pass_, label, verified)
             except SpconvError as error:
                 self._dump_failure(label, before)
                 if isinstance(error, CompileError) and error.pass_name is None:
@@ -74,11 +74,23 @@ class Runner:
             self.timings[label] = self.timings.get(label, 0.0) + time.perf_counter() - start
             self._after(label, module)
 
-    def _verify(self, module: ir.Module, label: str) -> None:
+    def _verify(self, module: ir.Module, pass_: Pass, label: str, verified: int) -> int:
+        """Verifies what a pass may have changed, and returns how many kernels of the module are verified now.
+
+        Passes from level stages on add kernels one after another, and the last of them is followed by one that makes
+        the plan, after which all is verified: so a kernel need not be verified again for each that is added.
+        """
+        kernels = _kernels(module)
+        parts = [module.operation]
+        if pass_.needs == "stages" and verified <= len(kernels) and self.dump is None:
+            host = [op for op in module.body.operations if op.operation.name not in KERNEL_MODULES]
+            parts = [op.operation for op in (*host, *kernels[verified:])]
         try:
-            module.operation.verify()
+            for part in parts:
+                part.verify()
         except ir.MLIRError as error:
             raise VerifyError(f"pass {label} left invalid IR: {diagnostics(error)}", pass_name=label) from error
+        return len(kernels)
 
     def _after(self, label: str, module: ir.Module) -> None:
         if self.print_after in (label, "all"):
@@ -96,6 +108,12 @@ class Runner:
         self.dump.mkdir(parents=True, exist_ok=True)
         (self.dump / f"{self._dumped:02d}-{name}").write_text(text())
         self._dumped += 1
+
+
+def _kernels(module: ir.Module) -> list[ir.OpView]:
+    """What stands in the kernel modules."""
+    modules = [op.operation for op in module.body.operations if op.operation.name in KERNEL_MODULES]
+    return [op for nested in modules for block in nested.regions[0] for op in block.operations]
 
 
 def diagnostics(error: ir.MLIRError) -> str:

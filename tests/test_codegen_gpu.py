@@ -8,9 +8,10 @@ import pytest
 from gpu_interpreter.conv import fresh_context, options_for
 
 from spconv_compiler.bindings import ir
-from spconv_compiler.codegen_gpu import GpuCode, emit_gpu, kernel_facts, watch_stderr
+from spconv_compiler.codegen_gpu import GpuCode, emit_gpu, emit_isa, isa_of, watch_stderr
 from spconv_compiler.errors import CodegenError, ToolchainError
 from spconv_compiler.frontend import conv_module
+from spconv_compiler.kernel_facts import facts_of_object, facts_of_text
 from spconv_compiler.linker import find_linker, toolkit_dir
 from spconv_compiler.options import CompileOptions
 from spconv_compiler.pipeline import stages_for
@@ -34,12 +35,18 @@ def target() -> GpuTarget:
     return found
 
 
+def lowered(options: CompileOptions) -> ir.Module:
+    """The module at level rocdl, in the current context."""
+    module = conv_module(options)
+    for stage in stages_for(target(), options.schedule):
+        for pass_ in stage.passes:
+            pass_.run(module)
+    return module
+
+
 def compiled(options: CompileOptions) -> tuple[GpuCode, Plan]:
     with fresh_context():
-        module = conv_module(options)
-        for stage in stages_for(target(), options.schedule):
-            for pass_ in stage.passes:
-                pass_.run(module)
+        module = lowered(options)
         before = module.operation.get_asm()
         code = emit_gpu(module, target(), toolkit_dir())
         assert module.operation.get_asm() == before, "code generation changes the module"
@@ -81,8 +88,30 @@ def test_kernels_match_the_plan(options: CompileOptions) -> None:
 
 def test_equal_input_gives_equal_bytes() -> None:
     options = options_for((1, 1, 3), 16, 16)
-    first, second = compiled(options)[0], compiled(options)[0]
-    assert first.object == second.object and first.isa == second.isa
+    assert compiled(options)[0].object == compiled(options)[0].object
+
+
+def test_assembly_text_is_of_the_object() -> None:
+    """Object and text are generated apart: the one from the module, the other from its text."""
+    with fresh_context():
+        module = lowered(options_for((1, 1, 3), 16, 16))
+        code, text, level = emit_gpu(module, target(), toolkit_dir()), emit_isa(module, target()), str(module)
+        again = emit_gpu(ir.Module.parse(level), target(), toolkit_dir())
+    assert isa_of(code.object, level, target()) == text
+    assert again.object == code.object, "text of level rocdl is all that code depends on"
+    assert facts_of_text(text) == facts_of_object(code.object) == code.kernels
+
+
+def test_text_of_another_object_is_refused() -> None:
+    with fresh_context():
+        module = lowered(options_for((1, 1, 3), 16, 16))
+        code, level = emit_gpu(module, target(), toolkit_dir()), str(module)
+    with pytest.raises(CodegenError, match="other code than that of the object"):
+        isa_of(code.object, level.replace("fill_rows_16", "fill_rows_17"), target())
+    with pytest.raises(CodegenError, match="level rocdl is refused"):
+        isa_of(code.object, level.replace("llvm.return", "llvm.returns"), target())
+    with pytest.raises(CodegenError, match="cannot be read: truncated"):
+        isa_of(code.object[:-1], level, target())
 
 
 def kernel_module(body: str, memory: str = "") -> str:
@@ -150,11 +179,15 @@ def test_a_module_without_kernels_is_refused() -> None:
 
 def test_metadata_that_lacks_a_fact_is_refused() -> None:
     with pytest.raises(CodegenError, match="no .amdgpu_metadata"):
-        kernel_facts("s_endpgm")
-    text = compiled(options_for((1, 1, 3), 16, 16))[0].isa
-    assert "fill_rows_16" in kernel_facts(text)
+        facts_of_text("s_endpgm")
+    with fresh_context():
+        module = lowered(options_for((1, 1, 3), 16, 16))
+        text, code = emit_isa(module, target()), emit_gpu(module, target(), toolkit_dir()).object
+    assert "fill_rows_16" in facts_of_text(text)
     with pytest.raises(CodegenError, match="lacks 'vgpr_count'"):
-        kernel_facts(text.replace(".vgpr_count:", ".vgpr_number:"))
+        facts_of_text(text.replace(".vgpr_count:", ".vgpr_number:"))
+    with pytest.raises(CodegenError, match="lacks 'vgpr_count'"):
+        facts_of_object(code.replace(b".vgpr_count", b".vgpr_kount"))
 
 
 def test_other_output_on_stderr_is_passed_on(capfd: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ import pytest
 import spconv_compiler as sc
 from spconv_compiler import compiler
 from spconv_compiler.artifact import Artifact
-from spconv_compiler.errors import CompileError, InputError, LaunchError, PassError, ScheduleError
+from spconv_compiler.errors import CodegenError, CompileError, InputError, LaunchError, PassError, ScheduleError
 from spconv_compiler.options import CompileOptions, triple, whole
 from spconv_compiler.passes.convert_gemm_to_loops import ConvertGemmToLoops
 from spconv_compiler.plan import Plan
@@ -62,7 +62,7 @@ def test_an_artifact_is_complete(target: str) -> None:
     assert artifact.meta["total_ms"] >= sum(artifact.meta["milliseconds"].values()) > 0
     kernels = {launch.kernel for launch in artifact.plan.launches}
     if target == "gfx950":
-        assert artifact.isa is not None
+        assert artifact.isa is not None and artifact.isa is artifact.isa
         assert "v_mfma_f32_16x16x32_bf16" in artifact.isa
         assert kernels <= set(artifact.meta["kernels"])
     else:
@@ -94,6 +94,17 @@ def test_memory_then_disk_then_compiler(compiled: list[str]) -> None:
     assert again is not first
     assert (again, again.files) == (first, first.files)
     assert compiled == ["k3x3x3_c5x7_f32-f32_i32"]
+
+
+def test_assembly_text_of_an_artifact_from_disk() -> None:
+    first = sc.compile_conv(1, 16, 16, dtype="bf16", target="gfx950")
+    text = first.isa
+    sc.clear_caches()
+    again = sc.compile_conv(1, 16, 16, dtype="bf16", target="gfx950")
+    assert again is not first and again.isa == text
+    other = sc.compile_conv(1, 16, 32, dtype="bf16", target="gfx950")
+    with pytest.raises(CodegenError, match="other code"):
+        _ = Artifact(again.key, {**again.files, "kernel.elf": other.object}).isa
 
 
 def test_the_disk_cache_can_be_switched_off(compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,69 @@ def test_verification_can_be_switched_off(module: ir.Module) -> None:
         module.operation.verify()
 
 
+KERNEL = """
+gpu.module @kernels {
+  gpu.func @k(%to: !spconv.buffer<f32>, %value: f32, %index: i32) kernel {
+    "spconv.tile_atomic"(%value, %to, %index) {kind = "fadd"} : (f32, !spconv.buffer<f32>, i32) -> ()
+    gpu.return
+  }
+}"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Lower(Act):
+    """A pass that adds kernels."""
+
+    name: ClassVar[str] = "lower"
+    needs: ClassVar[str] = "stages"
+
+
+def add_kernel(module: ir.Module, kind: str = "fadd") -> None:
+    """Adds a kernel to the nested module, which is made with the first; kinds other than "fadd" are invalid."""
+    nested = [op for op in module.body.operations if op.operation.name == "gpu.module"]
+    parsed = ir.Module.parse(KERNEL)
+    made = parsed.body.operations[0]
+    if not nested:
+        made.operation.clone(ir.InsertionPoint(module.body))
+    else:
+        made.regions[0].blocks[0].operations[0].operation.clone(ir.InsertionPoint(nested[0].regions[0].blocks[0]))
+    set_kind(module, -1, kind)
+
+
+def set_kind(module: ir.Module, number: int, kind: str) -> None:
+    (nested,) = (op for op in module.body.operations if op.operation.name == "gpu.module")
+    kernel = list(nested.regions[0].blocks[0].operations)[number]
+    kernel.regions[0].blocks[0].operations[0].operation.attributes["kind"] = ir.StringAttr.get(kind)
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 2])
+def test_a_kernel_is_verified_after_the_pass_that_adds_it(module: ir.Module, wrong: int) -> None:
+    added: list[str] = []
+
+    def add(module: ir.Module) -> None:
+        added.append("sub" if len(added) == wrong else "fadd")
+        add_kernel(module, added[-1])
+
+    with pytest.raises(VerifyError, match="pass lower left invalid IR: .*tile_atomic.*sub"):
+        Runner().run_passes(module, [Lower(add)] * 3)
+    assert len(added) == wrong + 1
+
+
+def test_the_host_side_is_verified_after_every_pass(module: ir.Module) -> None:
+    with pytest.raises(VerifyError, match="pass lower left invalid IR: -:6:8: .*dilation is"):
+        Runner().run_passes(module, [Lower(add_kernel), Lower(break_rule)])
+
+
+def test_no_damage_to_an_earlier_kernel_outlives_the_stage(module: ir.Module, tmp_path: pathlib.Path) -> None:
+    """Passes from level stages on leave kernels alone; if one does not, dumps of the failure name it."""
+    passes = [Lower(add_kernel), Lower(lambda module: set_kind(module, 0, "sub"))]
+    text = str(module)
+    with pytest.raises(VerifyError, match="pass act left invalid IR: .*tile_atomic.*sub"):
+        Runner().run_passes(module, [*passes, Act()])
+    with pytest.raises(VerifyError, match="pass lower left invalid IR: .*tile_atomic.*sub"):
+        Runner(dump=tmp_path).run_passes(ir.Module.parse(text), passes)
+
+
 def test_a_refusal_names_pass_op_and_place(module: ir.Module) -> None:
     refuse = Act(lambda module: refuse.fail(conv_of(module), "not this one", "that one"))
     with pytest.raises(PassError) as caught:

@@ -18,7 +18,7 @@ from spconv_compiler.options import DTYPES, CompileOptions, triple
 from spconv_compiler.schedules import check_schedule_name
 from spconv_compiler.schedules.cost import DENSITIES, SIZES
 from spconv_compiler.schedules.mappers import check_mapper_name
-from spconv_compiler.targets import Target, get_target, target_names
+from spconv_compiler.targets import GpuTarget, Target, get_target, target_names
 from spconv_compiler.tools.console import USAGE, guarded
 
 if TYPE_CHECKING:
@@ -150,6 +150,10 @@ def _from_text(arguments: argparse.Namespace, target: Target) -> str | bytes:
         runner.run_stages(module, stages)
         if arguments.emit == "plan":
             return extract_plan(module).to_json() + "\n"
+        if arguments.emit == "isa" and isinstance(target, GpuTarget) and target.path[-1] == "rocdl":
+            from spconv_compiler.codegen_gpu import emit_isa
+
+            return emit_isa(module, target)
         code, isa, _ = _generate(module, target, runner)
         if arguments.emit == "object":
             return code
