@@ -30,7 +30,8 @@ from spconv_compiler.passes.base import Pass, replace_each
 from spconv_compiler.passes.convert_cross_map_to_loops import sort_set
 from spconv_compiler.passes.cpu.decode_keys import DecodeKeys
 from spconv_compiler.passes.cpu.functions import Functions, pointer
-from spconv_compiler.passes.cpu.output_keys import SLAB_WORDS, OutputKeys
+from spconv_compiler.passes.cpu.marks import MARKS_WORDS
+from spconv_compiler.passes.cpu.output_keys import OutputKeys
 from spconv_compiler.passes.cpu.radix_sort import MOST_ROWS
 from spconv_compiler.passes.cpu.scheduled import functions_for, only_one, parameters
 from spconv_compiler.passes.cpu.sorted_keys import KEY_PADDING, STATUS_WORDS, Packing
@@ -57,7 +58,7 @@ def rewrite_output_coords(op: OutputCoordsOp, functions: Functions) -> list[ir.V
     require(op, "candidates for outputs", f"{inputs} * {reach.most}", MOST_ROWS)
     out_keys, spare = (alloc(name, fine.key, f"{inputs} * {reach.most} + 1") for name in ("out_keys", "out_spare"))
     slabs = alloc("out_slabs", i64(), body.slab_words(inputs))
-    scratch = alloc("out_scratch", i64(), f"threads * {SLAB_WORDS}")
+    scratch = alloc("out_scratch", i64(), f"threads * {MARKS_WORDS}")
     status = alloc("out_status", i64(), str(STATUS_WORDS))
     buffers = [keys, out_keys, spare, slabs, scratch, status]
     numbers = [symbol(number, i64()) for number in (inputs, *_BOXES, "batches", "threads")]

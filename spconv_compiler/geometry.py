@@ -7,6 +7,7 @@ writes coarse ones; transposed, it reads coarse ones and writes fine ones.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TypeAlias
 
 from spconv_compiler.coordinates import Box
@@ -46,7 +47,7 @@ class ConvGeometry:
                 f"accepted: at most {_INT32_MAX}"
             )
 
-    @property
+    @functools.cached_property
     def reach(self) -> Triple:
         """Cells between the first and the last tap, per axis."""
         z, y, x = (step * (size - 1) for step, size in zip(self.dilation, self.kernel_size, strict=True))

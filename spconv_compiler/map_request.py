@@ -108,15 +108,36 @@ def target_for(target: str | None, coords: Any) -> str:
     Raises:
         InputError: coords are not accepted.
     """
+    if target not in (None, "auto"):
+        return target
     from spconv_compiler.api import target_of
 
     return target_of(target, check_coords(coords, on_gpu=True))
 
 
 def forget_requests() -> None:
-    """Forgets the kernels that requests have loaded."""
+    """Forgets the kernels that requests, and networks' levels, have loaded."""
+    from spconv_compiler.level_maps import load_levels
+
+    load_levels.cache_clear()
     _request.cache_clear()
+    _kernel.cache_clear()
     load_sparse.cache_clear()
+
+
+def sparse_kernel(
+    operation: str, geometry: ConvGeometry, target: str, **more: Any
+) -> SparseKernel | GpuSparseKernel:
+    """The kernel of sparse_options, loaded; faster than to make the options where it is loaded already."""
+    settings = (env.VERIFY.get(), env.DUMP_DIR.get(), env.PRINT_AFTER.get())
+    return _kernel(operation, geometry, target, settings, tuple(more.items()))
+
+
+@functools.lru_cache(maxsize=512)
+def _kernel(
+    operation: str, geometry: ConvGeometry, target: str, settings: tuple[Any, ...], more: tuple[tuple[str, Any], ...]
+) -> SparseKernel | GpuSparseKernel:
+    return load_sparse(sparse_options(operation, geometry, target, **dict(more)))
 
 
 def sparse_options(operation: str, geometry: ConvGeometry, target: str, **more: Any) -> SparseOptions:

@@ -81,6 +81,7 @@ class SparseKernel:
         self._plan = CpuPlan(self.artifact.plan, module)
         self._bounds = module.function("coords_bounds", ("buffer", "symbol", "buffer"), result=False)
         self._fingerprint = module.function("fingerprint", ("buffer", "symbol"))
+        self._signatures: dict[str, tuple[str, ...]] = {}
 
     def on(self, index: int | None) -> SparseKernel:
         """This kernel for arrays in host memory (None).
@@ -94,7 +95,11 @@ class SparseKernel:
 
     def signature(self, group: str) -> tuple[Any, ...]:
         """The kernels of a group. Their names say all that their code depends on: equal names, equal results."""
-        return tuple(launch.kernel for launch in self.artifact.plan.launches if launch.group == group)
+        found = self._signatures.get(group)
+        if found is None:
+            launches = self.artifact.plan.launches
+            found = self._signatures[group] = tuple(item.kernel for item in launches if item.group == group)
+        return found
 
     def checksum(self, array: Array) -> int:
         """A checksum of an array's bytes."""
@@ -131,9 +136,11 @@ class SparseKernel:
         read, made = ("coarse", "fine") if self.options.geometry.transposed else ("fine", "coarse")
         values = {**symbols, _ROWS[read]: coords.shape[0], "threads": thread_count()}
         self.artifact.plan.check(values)
-        known = self._sort(read, {**values, "coords": coords.pointer}, of_inputs=True)
-        kept = self._plan.run("coords", values, known)
-        count = int(kept["out_status"].array()[_OUTPUTS])
+        values |= {"coords": coords.pointer, _ORDERS[read]: row_order.known_address(coords.shape[0])}
+        kept = self._plan.run((read, "coords"), values, also=_SORTED[read])
+        known = {name: kept[name] for name in _SORTED[read]}
+        row_order.note(known[_SORTED[read][1]])
+        count = kept["out_status"].word(_OUTPUTS)
         if count > MAX_ROWS:
             raise InputError(f"the coords have {count} outputs; accepted: at most {MAX_ROWS}")
         found = np.empty((count, 4), np.int32)
@@ -156,7 +163,7 @@ class SparseKernel:
         symbols: Mapping[str, int],
         known: Mapping[str, CpuBuffer] | None = None,
     ) -> dict[str, CpuBuffer]:
-        """Sorts both sets and looks up which voxels meet; coords of inputs and of outputs are int32 [N, 4].
+        """Sorts both sets, for `pairs` to look up which voxels meet; coords of inputs and of outputs are int32 [N, 4].
 
         Args:
             symbols: the box of map_numbers, rows (of the fine set) and coarse_rows.
@@ -166,22 +173,22 @@ class SparseKernel:
             InputError: a set has two equal rows; the message counts them and shows the first pair.
             LaunchError: out of memory or threads, or more rows than an entry can name.
         """
-        values = {**symbols, "threads": thread_count()}
-        self.artifact.plan.check(values)
-        addresses = {"coords": coords.pointer, "out_coords": out_coords.pointer}
+        self.artifact.plan.check(symbols)
         transposed = self.options.geometry.transposed
         if known is None:
-            values_and_sets = {**values, **addresses}
+            addresses = {"coords": coords.pointer, "out_coords": out_coords.pointer}
+            values = {**symbols, **addresses, "threads": thread_count()}
             sets = [
-                self._sort(which, values_and_sets, of_inputs=of_inputs)
+                self._sort(which, values, of_inputs=of_inputs)
                 for which, of_inputs in (("fine", not transposed), ("coarse", transposed))
             ]
             known = sets[0] | sets[1]
         fine, coarse = (out_coords, coords) if transposed else (coords, out_coords)
         names = ("out_coords", "coords") if transposed else ("coords", "out_coords")
         for status, given, what in (("status", fine, names[0]), ("coarse_status", coarse, names[1])):
-            check_distinct(known[status].array(), given, what)
-        return {**known, **self._plan.run("map", values, known)}
+            if known[status].word(_DUPLICATES):
+                check_distinct(known[status].array(), given, what)
+        return dict(known)
 
     def sorted_sets(self, related: Mapping[str, CpuBuffer]) -> dict[str, CpuBuffer]:
         """Of what `relate` returned, what it can be given as `known`."""
@@ -193,7 +200,8 @@ class SparseKernel:
         Raises:
             LaunchError: out of memory or threads.
         """
-        kept = self._plan.run("pairs", {**symbols, "threads": thread_count()}, related)
+        # The table between the two takes more memory than all the rest, and is not kept.
+        kept = self._plan.run(("map", "pairs"), {**symbols, "threads": thread_count()}, related)
         # Each output's row is in a buffer of the map.
         reads = {**related, **kept}
         origin = "origin" if self.options.geometry.transposed else "coarse_origin"

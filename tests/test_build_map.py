@@ -197,6 +197,17 @@ def test_one_and_two_dimensions_through_unit_axes() -> None:
     assert set(map_.out_coords[:, 3].tolist()) == reached - {30}
 
 
+@pytest.mark.parametrize("end", [64, 256, 2048, 1 << 17])
+def test_outputs_on_both_sides_of_an_end(end: int) -> None:
+    """An input reaches two outputs in two words, blocks or slabs of marks, of which nothing else is marked."""
+    for x in range(2 * end - 4, 2 * end + 5):
+        # Ten lines of `end` cells and more: with slabs of 2^17 cells the last ones are in others.
+        coords = np.array([[0, 0, 0, 0], [0, 0, 5, x], [0, 0, 19, x]], np.int32)
+        map_ = sc.build_map(coords, 3, stride=2, padding=1)
+        wanted = rc.outputs(coords, rc.Grid.of(3, 2, 1), transposed=False, shape=None)
+        assert np.array_equal(map_.out_coords, np.array(wanted, np.int32))
+
+
 def test_what_the_handle_says() -> None:
     coords = voxels(40, SHAPE, seed=10)
     map_ = sc.build_map(coords, (3, 1, 1), stride=(2, 1, 1), spatial_shape=SHAPE, batch_size=1)

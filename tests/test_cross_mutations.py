@@ -114,7 +114,18 @@ def _sorted_already(right: Any) -> Any:
 
 
 def _last_mark_is_lost(right: Any) -> Any:
-    return lambda self, marks, words: right(self, marks, words) - 1
+    """Where a slab has outputs, the last is not counted: the next slab's first takes its place."""
+
+    def changed(self: Any, cells: Any) -> Any:
+        words, count = right(self, cells)
+        return words, (count - 1).max(0)
+
+    return changed
+
+
+def _flags_stay_behind(right: Any) -> Any:
+    """What is read is not cleared: a slab has the outputs of the one before."""
+    return lambda self, words, *given: right(self, words - 1, *given)
 
 
 def _one_candidate_less(right: Any) -> Any:
@@ -154,7 +165,7 @@ def agrees(*, wide: bool, transposed: bool) -> bool:
     """Whether outputs and pairs are what the oracle says; a large box has its outputs sorted, not marked."""
     coords = voxels(300, SHAPE, batches=2, seed=2)
     if wide:
-        coords = np.concatenate([coords, np.array([[0, 0, 0, 1_000_000]], np.int32)])
+        coords = np.concatenate([coords, np.array([[0, 0, 0, 4_000_000]], np.int32)])
     # In order, so that voxels next to each other follow each other.
     coords = coords[np.lexsort(coords.T[::-1])]
     map_ = sc.build_map(coords, 3, stride=2, padding=1, transposed=transposed)
@@ -179,7 +190,8 @@ def test_unbroken_code_agrees(wide: bool, transposed: bool, uncached: None) -> N
         ("cross_table", "CrossGeometry", "offset", _flipped_taps, False, True),
         ("output_keys", "OutputKeys", "_unique", _duplicates_stay, True, False),
         ("radix_sort", "RadixSort", "__call__", _sorted_already, True, False),
-        ("output_keys", "OutputKeys", "_count", _last_mark_is_lost, False, False),
+        ("marks", "Marks", "find", _last_mark_is_lost, False, False),
+        ("marks", "Marks", "take", _flags_stay_behind, False, False),
         ("candidates", "Candidates", "run", _one_candidate_less, False, False),
         ("candidates", "Candidates", "run", _one_candidate_less, False, True),
         ("candidates", "Candidates", "sources", _sources_too_short, False, False),

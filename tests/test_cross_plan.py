@@ -111,7 +111,7 @@ def test_down_and_up_again_on_a_gpu() -> None:
         plan, code = extract_plan(module), emit_gpu(module, target, toolkit_dir())
     device = SimDevice()
     groups = [launch.group for launch in plan.launches]
-    assert [groups.count(name) for name in ("coords", "map", "pairs", "weights")] == [3, 2, 6, 2]
+    assert [groups.count(name) for name in ("coords", "map", "pairs", "weights")] == [3, 2, 18, 2]
     assert {name for name, _ in plan.inputs} >= {"coords_count", "out0", "out0_count", "out1"}
 
     coords, capacity, rng = voxels(300, 12, batches=2, seed=1), 600, np.random.default_rng(0)

@@ -64,8 +64,7 @@ class Candidates:
 
         None where outputs do not follow each other, or are more than a few.
         """
-        kernel, stride, _, dilation = self.reach.on(axis)
-        count = kernel if self.reach.transposed else -(-kernel // stride)
+        count, dilation = self.most_in_run(axis), self.reach.on(axis)[3]
         if dilation != 1 or count > _UNROLLED:
             return None
         found = [self._candidate(axis, prepared, const(number, i64())) for number in range(count)]
@@ -75,6 +74,11 @@ class Candidates:
         for bit, (place, reached) in enumerate(found):
             bits = bits | (reached & place.ult(extent)).to(i64()) << bit
         return found[0][0], bits
+
+    def most_in_run(self, axis: int) -> int:
+        """Bits of a run at most."""
+        kernel, stride, _, _ = self.reach.on(axis)
+        return kernel if self.reach.transposed else -(-kernel // stride)
 
     def _candidate(self, axis: int, prepared: Sequence[V], number: V) -> tuple[V, V]:
         kernel, stride, _, dilation = self.reach.on(axis)

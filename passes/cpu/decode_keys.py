@@ -11,7 +11,7 @@ from spconv_compiler.passes.cpu.parallel import parallel_for, worth_workers
 from spconv_compiler.passes.cpu.sorted_keys import KEY_PADDING, STATUS_WORDS, Packing, key_type, largest_key
 from spconv_compiler.passes.kernel_builder import V, const, for_, i32, i64, if_else, load, store
 
-_GRAIN = 1 << 16
+_GRAIN = 1 << 15
 
 
 @dataclasses.dataclass(frozen=True)

@@ -45,7 +45,7 @@ class Functions:
     def helper(
         self, name: str, arguments: Sequence[ir.Type], result: ir.Type | None, body: Callable[..., V | None]
     ) -> None:
-        """Defines the function `name` once; only functions of this module can call it, and it is not inlined."""
+        """Defines the function `name` once; only functions of this module can call it."""
         self._define(name, arguments, result, body, exported=False)
 
     def declare(self, name: str, arguments: Sequence[ir.Type], result: ir.Type) -> None:
@@ -83,7 +83,8 @@ class Functions:
                 name,
                 _function_type(arguments, result),
                 linkage=_linkage("external" if exported else "internal"),
-                no_inline=not exported,
+                # The code generator adds a wrapper to each that is exported, which nobody calls.
+                no_inline=True,
                 target_cpu=self.target.llvm_cpu,
                 target_features=ir.Attribute.parse(f"#llvm.target_features<[{features}]>"),
             )

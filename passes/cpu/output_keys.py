@@ -4,11 +4,11 @@ A fine voxel f meets the coarse voxels c with c·stride = f + padding − i·dil
 fine voxels c·stride − padding + i·dilation. Axes do not depend on each other, so the candidates of a voxel are the
 product of three short lists (candidates.py). Those outside of the box of outputs are left out.
 
-The box of outputs is cut into slabs: neighbouring lines of one plane, no more cells than fit the first-level cache as
+The box of outputs is cut into slabs: neighbouring lines of one plane, no more cells than fit the second-level cache as
 bits. The inputs are sorted, so those that reach a slab stand in one range for every tap along z. Their outputs are
-marked in the slab's bits, and the bits are read off in order: no output is sorted, and slabs do not depend on each
-other. Where the box has more than one slab for a few inputs, or a line does not fit, candidates are listed, sorted and
-kept once each. Either way the result depends neither on the order of the inputs nor on a hash or on threads.
+marked in the slab's bits (marks.py), and the bits are read off in order: no output is sorted, and slabs do not depend
+on each other. Where the box has more than one slab for a few inputs, or a line does not fit, candidates are listed,
+sorted and kept once each. Either way the result depends neither on the order of the inputs nor on a hash or on threads.
 """
 
 from __future__ import annotations
@@ -16,29 +16,30 @@ from __future__ import annotations
 import dataclasses
 
 from spconv_compiler.bindings import ir
-from spconv_compiler.passes.cpu.candidates import Candidates, floor_divided, quotient_by
-from spconv_compiler.passes.cpu.functions import Functions, call_intrinsic
+from spconv_compiler.passes.cpu.candidates import Candidates, quotient_by
+from spconv_compiler.passes.cpu.chunk_pairs import PERMUTATIONS, compaction_permutations
+from spconv_compiler.passes.cpu.functions import Functions
 from spconv_compiler.passes.cpu.half_table import lower_bound
-from spconv_compiler.passes.cpu.memory import atomic_add, bytes_after
+from spconv_compiler.passes.cpu.marks import MOST_CELLS, Marks
+from spconv_compiler.passes.cpu.memory import atomic_add
 from spconv_compiler.passes.cpu.parallel import parallel_for, worth_workers
 from spconv_compiler.passes.cpu.radix_sort import RadixSort
 from spconv_compiler.passes.cpu.sorted_keys import key_type
-from spconv_compiler.passes.kernel_builder import V, const, for_, gep, i1, i64, if_, if_else, load, store, vec, while_
+from spconv_compiler.passes.kernel_builder import V, const, for_, gep, i1, i64, if_, if_else, load, store
 from spconv_compiler.passes.reach import Reach
 
 # What the kernel leaves in its status buffer: how many outputs there are, and entries of the table of slabs.
 OUTPUTS, SLABS = 0, 1
-# Bits of a word of marks, of a slab, and words that are looked at together.
-_WORD, _SLAB, _WORDS_AT_ONCE = 64, 1 << 17, 4
-SLAB_WORDS = _SLAB // _WORD + _WORDS_AT_ONCE + 2
-# Candidates that a slab, which takes a microsecond even where it is empty, has to save the sort of.
+# Cells of a slab at least, and how many inputs it should have where it may be larger.
+_LEAST_SLAB, _INPUTS = 1 << 17, 1 << 10
+# Candidates that a slab, which takes half a microsecond even where it is empty, has to save the sort of.
 _PER_SLAB, _SPARE_SLABS = 64, 64
 # Outputs of an entry of the table where they were sorted.
 _BLOCK = 1 << 13
 # Planes of fewer cells than 2^50 let a voxel's line be found in floating point.
 _LONGEST = 1 << 25
 # Candidates that a worker is worth.
-_GRAIN = 1 << 16
+_GRAIN = 1 << 15
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +48,7 @@ class OutputKeys:
 
     Arguments: keys of the inputs as SortedKeys left them: of fine voxels, or of coarse ones where the op is transposed;
     out keys [inputs · reach.most]; spare, as many; slabs i64 [slab_words(inputs)]: entries (place of the first key,
-    number of the first output), and one more behind the last; scratch i64 [threads, SLAB_WORDS]; status i64; inputs;
+    number of the first output), and one more behind the last; scratch i64 [threads, MARKS_WORDS]; status i64; inputs;
     min_z, min_y, min_x, extent_z, …: the box of the inputs' keys; out_min_z, …, out_extent_z, …; batches; threads.
     Keys of an entry ascend, and entries do.
     """
@@ -69,10 +70,12 @@ class OutputKeys:
         self, keys: V, out_keys: V, spare: V, slabs: V, scratch: V, status: V, inputs: V, *numbers: V
     ) -> None:
         *box, threads = numbers
+        self.functions.constant(PERMUTATIONS, compaction_permutations())
         sort = RadixSort.make(self.key, (out_keys,), (spare,))
         out_extents, batches = box[9:12], box[12]
         planes, (out_y, out_x) = batches * out_extents[0], out_extents[1:]
-        lines = (const(_SLAB, i64()) // out_x.max(1)).min(out_y)
+        wanted = planes * out_y * out_x // (inputs // _INPUTS + 1)
+        lines = (wanted.max(_LEAST_SLAB).min(MOST_CELLS) // out_x.max(1)).min(out_y)
         parts = (out_y + (lines.max(1) - 1)) // lines.max(1)
         count = planes * parts
         candidates = inputs * self.reach.most
@@ -80,6 +83,8 @@ class OutputKeys:
         marked = marked & (box[4].max(box[5]) < _LONGEST)
         store(const(0, i64()), status, OUTPUTS)
         workers = worth_workers(threads, candidates, _GRAIN)
+        with for_(0, workers, 1, unroll=False) as worker:
+            Marks.of(scratch, worker.iv).need_clearing()
         shared = [keys, out_keys, slabs, scratch, status, inputs, lines, parts, *box]
         taken = marked.select(count, const(0, i64()))
         parallel_for(self.functions, self.name, taken, workers, shared, self._slab)
@@ -106,16 +111,14 @@ class OutputKeys:
     ) -> None:
         """Marks and writes the outputs of one slab."""
         low, extents, out_low, out_extents = box[:3], box[3:6], box[6:9], box[9:12]
-        # A word before and one behind are written to, but no bit of them is set.
-        marks = gep(scratch, worker * SLAB_WORDS + 1, i64())
+        marks = Marks.of(scratch, worker)
+        marks.clear_once()
         plane, first_line = slab // parts, slab % parts * lines
         batch, out_z = plane // out_extents[0], plane % out_extents[0]
         size = lines.min(out_extents[1] - first_line)
-        words = (size * out_extents[2] + (_WORD - 1)) // _WORD
         reach = Candidates(self.reach, low, out_low)
         begin_y, end_y = reach.sources(1, first_line, size, extents[1])
-        with for_(0, const(self.reach.kernel_size[0], i64()), 1, [const(0, i64())], unroll=False) as tap:
-            (dirty,) = tap.args
+        with for_(0, const(self.reach.kernel_size[0], i64()), 1, unroll=False) as tap:
             z = reach.source(0, out_z, tap.iv)
             plane_key = (batch * extents[0] + z) * extents[1]
             ends = [(plane_key + y) * extents[2] for y in (begin_y, end_y)]
@@ -126,27 +129,17 @@ class OutputKeys:
 
             nothing = const(0, i64())
             begin, end = if_else(inside, search, lambda: [nothing, nothing])
-            some = begin < end
-            with if_(some & dirty.eq(0)):
-                self._clear(marks, words)
             span, lines_of = (begin, end), (plane_key * extents[2], extents[2])
             self._mark_range(reach, keys, marks, span, lines_of, (first_line, size, out_extents[2]))
-            tap.yields(dirty | some.to(i64()))
-        (dirty,) = tap.results
-
-        def emit() -> list[V]:
-            count = self._count(marks, words)
-            first = atomic_add(gep(status, OUTPUTS, i64()), count)
-            key = ((batch * out_extents[0] + out_z) * out_extents[1] + first_line) * out_extents[2]
-            self._read_marks(marks, words, key, gep(out_keys, first, self.key))
-            return [first, count]
-
-        first, count = if_else(dirty.ne(0), emit, lambda: [const(0, i64())] * 2)
+        words, count = marks.find(size * out_extents[2])
+        first = atomic_add(gep(status, OUTPUTS, i64()), count)
+        key = ((batch * out_extents[0] + out_z) * out_extents[1] + first_line) * out_extents[2]
+        marks.take(words, key, gep(out_keys, first, self.key), self.key)
         store(first, slabs, slab * 2)
         store(count, slabs, slab * 2 + 1)
 
     def _mark_range(
-        self, reach: Candidates, keys: V, marks: V, span: tuple[V, V], plane: tuple[V, V], slab: tuple[V, V, V]
+        self, reach: Candidates, keys: V, marks: Marks, span: tuple[V, V], plane: tuple[V, V], slab: tuple[V, V, V]
     ) -> None:
         """Marks what the inputs at places [begin, end), which lie in one plane, reach in a slab.
 
@@ -159,57 +152,22 @@ class OutputKeys:
             line = line_of(place)
             of_line, of_x = reach.prepare(1, line), reach.prepare(2, place - line * extent_x)
 
-            run = reach.run(2, of_x, out_x)
+            run, most = reach.run(2, of_x, out_x), reach.most_in_run(2)
 
             def take_line(y: V, reached: V, of_x: tuple[V, V] = of_x, run: tuple[V, V] | None = run) -> None:
                 line = y - first_line
                 start, on_line = line * out_x, reached & line.ult(size)
 
                 def take(x: V, reached: V) -> None:
-                    self._mark(marks, start + x, reached.to(i64()), on_line & reached & x.ult(out_x))
+                    marks.mark(start + x, reached.to(i64()), on_line & reached & x.ult(out_x))
 
                 if run is None:
                     reach.each(2, of_x, take)
                 else:
                     # Without a bit the place may be anywhere.
-                    self._mark(marks, start + run[0], run[1], on_line & run[1].ne(0))
+                    marks.mark(start + run[0], run[1], on_line & run[1].ne(0), most)
 
             reach.each(1, of_line, take_line)
-
-    def _clear(self, marks: V, words: V) -> None:
-        nothing = const(0, vec(_WORDS_AT_ONCE, i64()))
-        with for_(0, words, _WORDS_AT_ONCE, unroll=False) as loop:
-            store(nothing, marks, loop.iv)
-
-    def _mark(self, marks: V, place: V, bits: V, reached: V) -> None:
-        """Sets the bits from `place` on, if they are reached, without a branch.
-
-        The place may be before the first by a few, if the bits are not: a word in front is of the scratch too.
-        """
-        address = bytes_after(marks, floor_divided(reached.select(place, const(0, i64())), 8))
-        bits = reached.select(bits << (place & 7), const(0, i64()))
-        store(load(address, i64(), align=1) | bits, address, align=1)
-
-    def _count(self, marks: V, words: V) -> V:
-        """How many bits are set."""
-        with for_(0, words, 1, [const(0, i64())]) as loop:
-            loop.yields(loop.args[0] + call_intrinsic("llvm.ctpop", [load(marks, i64(), loop.iv)], i64()))
-        return loop.results[0]
-
-    def _read_marks(self, marks: V, words: V, first_key: V, keys: V) -> V:
-        """Writes the keys of the bits that are set, in order; gives how many there are."""
-        with for_(0, words, 1, [const(0, i64())], unroll=False) as loop:
-            first = first_key + loop.iv * _WORD
-
-            def write(bits: V, count: V, first: V = first) -> list[V]:
-                bit = call_intrinsic("llvm.cttz", [bits, const(1, i1())], i64())
-                store((first + bit).to(self.key), keys, count)
-                return [bits & (bits - 1), count + 1]
-
-            bits = load(marks, i64(), loop.iv)
-            _, count = while_([bits, *loop.args], lambda bits, count: (bits.ne(0), [bits, count]), write)
-            loop.yields(count)
-        return loop.results[0]
 
     def _close(self, slabs: V, status: V, count: V) -> None:
         """Leaves out empty slabs, and puts the number of the first output where the count was."""

@@ -26,8 +26,8 @@ KEY_PADDING = 16
 DUPLICATES, FIRST_ROW, SECOND_ROW, PAIRS = 0, 1, 2, 3
 STATUS_WORDS = 8
 # Rows that a worker packs at once, and how many a worker is worth, some 0.1 ms.
-_SPAN = 1 << 13
-_GRAIN = 1 << 16
+_SPAN = 1 << 12
+_GRAIN = 1 << 15
 
 
 def key_type(width: int) -> ir.Type:

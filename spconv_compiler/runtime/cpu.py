@@ -23,32 +23,57 @@ from spconv_compiler.runtime import memory_pool
 ALIGNMENT = 64
 
 
-class CpuBuffer:
-    """`count` elements of `dtype` in host memory, uninitialised, aligned to a cache line."""
+class Block:
+    """Host memory that goes back to the pool with its last buffer; `pointer` is where a cache line begins."""
 
-    __slots__ = ("_storage", "count", "dtype", "nbytes", "pointer")
+    __slots__ = ("_storage", "pointer")
 
-    def __init__(self, dtype: str, count: int) -> None:
-        self.dtype, self.count, self.nbytes = dtype, count, ITEM_BYTES[dtype] * count
+    def __init__(self, nbytes: int) -> None:
         try:
-            self._storage: npt.NDArray[np.uint8] | None = memory_pool.take(self.nbytes + ALIGNMENT)
+            self._storage: npt.NDArray[np.uint8] | None = memory_pool.take(nbytes + ALIGNMENT)
         except (MemoryError, ValueError):  # ValueError: more than an address can count
-            raise LaunchError(f"out of memory: a buffer of {self.nbytes} bytes cannot be allocated") from None
+            raise LaunchError(f"out of memory: a buffer of {nbytes} bytes cannot be allocated") from None
         self.pointer = -(-address_of(self._storage) // ALIGNMENT) * ALIGNMENT
 
     def __del__(self) -> None:
-        # A buffer that could not be allocated has none; at exit, modules may be gone.
-        block = getattr(self, "_storage", None)
-        if block is not None and memory_pool is not None:
+        # A block that could not be allocated has no storage; at exit, modules may be gone.
+        storage = getattr(self, "_storage", None)
+        if storage is not None and memory_pool is not None:
             self._storage = None
-            memory_pool.give(block)
+            memory_pool.give(storage)
+
+    def buffer(self, dtype: str, count: int, place: int) -> CpuBuffer:
+        """A part as a buffer, `place` bytes behind the start, a multiple of ALIGNMENT; the block lives as long."""
+        part = CpuBuffer.__new__(CpuBuffer)
+        part.dtype, part.count, part.nbytes = dtype, count, ITEM_BYTES[dtype] * count
+        part._block, part.pointer = self, self.pointer + place
+        return part
+
+    def bytes_at(self, pointer: int, nbytes: int) -> npt.NDArray[np.uint8]:
+        """A part of the block, which shares its memory."""
+        assert self._storage is not None
+        offset = pointer - address_of(self._storage)
+        return self._storage[offset : offset + nbytes]
+
+
+class CpuBuffer:
+    """`count` elements of `dtype` in host memory, uninitialised, aligned to a cache line."""
+
+    __slots__ = ("_block", "count", "dtype", "nbytes", "pointer")
+
+    def __init__(self, dtype: str, count: int) -> None:
+        self.dtype, self.count, self.nbytes = dtype, count, ITEM_BYTES[dtype] * count
+        self._block = Block(self.nbytes)
+        self.pointer = self._block.pointer
+
+    def word(self, index: int) -> int:
+        """An element of an i64 buffer, faster than by `array`."""
+        return ctypes.c_int64.from_address(self.pointer + 8 * index).value
 
     def array(self) -> npt.NDArray[np.generic]:
         """The contents; bf16 as uint16."""
         kinds = {"f32": np.float32, "i32": np.int32, "i64": np.int64, "bf16": np.uint16, "f16": np.float16}
-        assert self._storage is not None
-        offset = self.pointer - address_of(self._storage)
-        return self._storage[offset : offset + self.nbytes].view(kinds[self.dtype])
+        return self._block.bytes_at(self.pointer, self.nbytes).view(kinds[self.dtype])
 
 
 class CpuModule:

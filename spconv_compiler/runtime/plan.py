@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from collections.abc import Iterable, Mapping
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from spconv_compiler.arrays import ITEM_BYTES
 from spconv_compiler.errors import LaunchError
-from spconv_compiler.plan import Launch, Plan, evaluate
-from spconv_compiler.runtime.cpu import CpuBuffer, CpuModule
+from spconv_compiler.plan import Launch, Plan, compiled
+from spconv_compiler.runtime.cpu import ALIGNMENT, Block, CpuBuffer, CpuModule
 
 _STATUS = "status"
 CAPACITY = "capacity"
@@ -25,6 +28,7 @@ class _Call:
 
     Attributes:
         names: of all arguments, in order; buffers and symbols never share one (plan.py).
+        arguments: takes them out of a table.
         buffers: the names among them that are buffers.
         growable: the one buffer among them that may turn out too small, if any.
     """
@@ -32,8 +36,25 @@ class _Call:
     function: ctypes._FuncPointer
     kernel: str
     names: tuple[str, ...]
+    arguments: Callable[[Mapping[str, int]], Sequence[int]]
     buffers: tuple[str, ...]
     growable: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layout:
+    """Memory for some launches: a block for what is returned, one for scratch, and one for what may turn out too small.
+
+    Attributes:
+        kept, scratch, growing: names of the buffers.
+        counts: of the elements of `kept` and `growing`; nbytes: of those in the first two blocks, in whole cache lines.
+    """
+
+    kept: tuple[str, ...]
+    scratch: tuple[str, ...]
+    growing: tuple[str, ...]
+    counts: Callable[[Mapping[str, int]], tuple[int, ...]]
+    nbytes: Callable[[Mapping[str, int]], tuple[int, ...]]
 
 
 class CpuPlan:
@@ -46,22 +67,24 @@ class CpuPlan:
         self._calls: dict[str, list[_Call]] = {}
         for launch in plan.launches:
             self._calls.setdefault(launch.group, []).append(self._bind(launch, module))
-        self._kept = {group: self._read_elsewhere(group) for group in self._calls}
+        self._kept: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self._layouts: dict[tuple[tuple[str, ...], ...], _Layout] = {}
 
     def _bind(self, launch: Launch, module: CpuModule) -> _Call:
         function = module.function(launch.kernel, [argument.kind for argument in launch.arguments])
         buffers = tuple(argument.name for argument in launch.arguments if argument.kind == "buffer")
         growable = [name for name in buffers if name in self._buffers and self._buffers[name].grows]
         names = tuple(argument.name for argument in launch.arguments)
-        return _Call(function, launch.kernel, names, buffers, growable[0] if growable else None)
+        arguments = operator.itemgetter(*names) if len(names) > 1 else lambda values: [values[name] for name in names]
+        return _Call(function, launch.kernel, names, arguments, buffers, growable[0] if growable else None)
 
-    def _read_elsewhere(self, group: str) -> set[str]:
-        """Buffers that `group` touches and another group reads, and those that say how it went."""
-        mine = {name for call in self._calls[group] for name in call.buffers}
-        others = {
-            name for other, calls in self._calls.items() if other != group for call in calls for name in call.buffers
-        }
-        return {name for name in mine if name in others or name.endswith(_STATUS)} - self._inputs
+    def _read_elsewhere(self, groups: tuple[str, ...]) -> tuple[str, ...]:
+        """Buffers that `groups` touch and another group reads, and those that say how it went."""
+        names: dict[bool, set[str]] = {True: set(), False: set()}
+        for group, calls in self._calls.items():
+            names[group in groups].update(name for call in calls for name in call.buffers)
+        mine = sorted(names[True] - self._inputs)
+        return tuple(name for name in mine if name in names[False] or name.endswith(_STATUS))
 
     def calls(self, group: str) -> list[tuple[int, tuple[str, ...]]]:
         """(address of the function, names of its arguments) of each launch of a group."""
@@ -71,12 +94,12 @@ class CpuPlan:
 
     def run(
         self,
-        group: str,
+        group: str | tuple[str, ...],
         values: Mapping[str, int],
         kept: Mapping[str, CpuBuffer] | None = None,
         also: Iterable[str] = (),
     ) -> dict[str, CpuBuffer]:
-        """Runs a group's launches in order.
+        """Runs the launches of a group, or of several groups, in order.
 
         Args:
             values: all symbols, and the addresses of the plan's inputs that the group uses.
@@ -89,23 +112,59 @@ class CpuPlan:
         Raises:
             LaunchError: out of memory, out of threads, or a size beyond the plan's limits.
         """
+        groups = (group,) if isinstance(group, str) else group
         buffers, values = dict(kept or {}), dict(values)
         for name, buffer in buffers.items():
             values[name] = buffer.pointer
-        for call in self._calls.get(group, ()):
+        calls = [call for name in groups for call in self._calls.get(name, ())]
+        missing = tuple([name for call in calls for name in call.buffers if name not in values])
+        kept_names = self._kept.get(groups)
+        if kept_names is None:
+            kept_names = self._kept.setdefault(groups, self._read_elsewhere(groups))
+        returned = (*also, *kept_names)
+        scratch = self._allocate((missing, returned), values, buffers)
+        for call in calls:
             self._launch(call, values, buffers)
-        return {name: buffers[name] for name in self._kept.get(group, set()).union(also)}
+        # Until here the scratch had to live.
+        del scratch
+        return {name: buffers[name] for name in returned}
+
+    def _allocate(
+        self, wanted: tuple[tuple[str, ...], tuple[str, ...]], values: dict[str, int], buffers: dict[str, CpuBuffer]
+    ) -> Block:
+        """Makes buffers, and gives the block of those that are not returned; wanted: all, and the returned ones."""
+        layout = self._layouts.get(wanted)
+        if layout is None:
+            layout = self._layouts.setdefault(wanted, self._layout(*wanted))
+        counts = layout.counts(values)
+        places = list(itertools.accumulate(layout.nbytes(values), initial=0))
+        split = len(layout.kept)
+        block = Block(places[split])
+        for name, count, place in zip(layout.kept, counts, places, strict=False):
+            self._place(name, block.buffer(self._buffers[name].dtype, count, place), values, buffers)
+        for name, count in zip(layout.growing, counts[split:], strict=True):
+            self._place(name, CpuBuffer(self._buffers[name].dtype, count), values, buffers)
+        scratch = Block(places[-1] - places[split])
+        start = scratch.pointer - places[split]
+        values.update(zip(layout.scratch, [start + place for place in places[split:]], strict=False))
+        return scratch
+
+    def _layout(self, missing: tuple[str, ...], returned: tuple[str, ...]) -> _Layout:
+        made = [self._buffers[name] for name in dict.fromkeys(missing)]
+        growing = tuple(buffer.name for buffer in made if buffer.grows)
+        kept = tuple(buffer.name for buffer in made if not buffer.grows and buffer.name in returned)
+        scratch = tuple(buffer.name for buffer in made if not buffer.grows and buffer.name not in returned)
+        counts = compiled([self._buffers[name].size for name in kept + growing])
+        found = (self._buffers[name] for name in kept + scratch)
+        lines = [["ceildiv", ["mul", buffer.size, ITEM_BYTES[buffer.dtype]], ALIGNMENT] for buffer in found]
+        return _Layout(kept, scratch, growing, counts, compiled([["mul", line, ALIGNMENT] for line in lines]))
 
     def _launch(self, call: _Call, values: dict[str, int], buffers: dict[str, CpuBuffer]) -> None:
-        for name in call.buffers:
-            if name not in values:
-                wanted = self._buffers[name]
-                self._place(name, CpuBuffer(wanted.dtype, evaluate(wanted.size, values)), values, buffers)
         growable = call.growable
         while True:
             if growable is not None:
                 values[CAPACITY] = buffers[growable].count
-            needed = call.function(*[values[name] for name in call.names])
+            needed = call.function(*call.arguments(values))
             if needed == 0:
                 return
             if needed < 0:
