@@ -104,7 +104,7 @@ class ChooseSchedule(Pass):
             if op.schedule is None:
                 self._check_pairs(op)
                 with self._located(op):
-                    schedule_pool(op, choose_pool(target))
+                    schedule_pool(op, with_mapper(choose_pool(target), self.mapper))
         for gemm in ops_named(module, GemmOp.OPERATION_NAME):
             if gemm.schedule is None:
                 self._check_operands(gemm)

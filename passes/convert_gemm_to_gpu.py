@@ -138,7 +138,7 @@ class ConvertGemmToGpu(Pass):
         small = name == "small_channels"
         panels = gemm_small_channels.tap_panels(*shape).panels if small else Panels.of(*shape)
         self._expect_size(op, buffers_of(op.weight)[0], str(panels.elements))
-        self._expect_size(op, buffers_of(op.pairs)[1], table_size(op.taps))
+        self._expect_size(op, buffers_of(op.pairs)[1], table_size(op.taps, rows_of(op.pairs)))
         rewrite = gemm_small_channels.rewrite_small_channels if small else rewrite_output_stationary
         return rewrite(op, mma, module, target, values)
 

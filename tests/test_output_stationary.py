@@ -17,6 +17,8 @@ from spconv_compiler.compiler import compile_conv
 from spconv_compiler.coordinates import Box
 from spconv_compiler.passes.gpu.dense_grid import TILE_ROWS
 from spconv_compiler.passes.gpu.row_masks import BLOCK_ROWS, FIRST_TILE_BIT, KEY_BITS, TAP_MASK, key_bits
+from spconv_compiler.plan import evaluate
+from spconv_compiler.schedules.deal import Deal
 from spconv_compiler.sim.elf import CodeObject, Kernel
 from spconv_compiler.sim.errors import Fault
 from spconv_compiler.sim.native.machine import NativeMachine
@@ -204,17 +206,55 @@ def test_what_the_gemm_reads_of_the_sorted_rows() -> None:
         np.testing.assert_array_equal(steps[block, : len(taps)] & TAP_MASK, taps)
         bits = (present[block][:, taps] << np.arange(BLOCK_ROWS // TILE_ROWS)[:, None]).sum(axis=0)
         np.testing.assert_array_equal(steps[block, : len(taps)] >> FIRST_TILE_BIT, bits)
-    # Rows with equal masks follow one another.
-    masks = ["".join(map(str, (row >= 0).astype(int))) for row in table[order[: len(coords)]]]
-    assert sum(a != b for a, b in zip(masks, masks[1:], strict=False)) == len(set(masks)) - 1
+    words, keys = np.array(key_bits((3, 3, 3)), np.int64), np.zeros(len(coords), np.int64)
+    for tap in range(27):
+        keys |= np.where(table[:, tap] >= 0, words[tap], 0)
+    for shift in (1, 2, 4, 8, 16):
+        keys ^= keys >> shift
+    np.testing.assert_array_equal(order[: len(coords)], np.argsort(keys, kind="stable"))
 
 
-def test_near_taps_are_low_bits_and_all_bits_are_used() -> None:
-    bits = key_bits((3, 3, 3))
-    assert sorted(bits) == list(range(27)) and bits[13] == 0 and min(bits[0], bits[26]) >= 19
+def test_keys_tell_sides_then_columns_then_far_taps() -> None:
+    words = key_bits((3, 3, 3))
+    detail, columns = KEY_BITS - 10, ((1 << 8) - 1) << KEY_BITS - 10
+    # The six nearest, the centre among them, have no bit of their own; all others have one each.
+    own = [word & (1 << detail) - 1 for word in words]
+    assert sorted(own) == [0] * 6 + [1 << bit for bit in range(detail)]
+    assert own[13] == 0 and min(own[0], own[26]) >= 1 << detail - 8
+    for tap, word in enumerate(words):
+        z, column = tap // 9, tap % 9
+        assert word >> KEY_BITS - 2 == (2, 0, 1)[z]
+        assert word & columns == words[9 + column] & columns and bin(word & columns).count("1") == (column != 4)
+    # Columns at corners come first.
+    of_column = [word & columns for word in words[9:18]]
+    assert min(of_column[corner] for corner in (0, 2, 6, 8)) > max(of_column[side] for side in (1, 3, 5, 7))
     many = key_bits((5, 5, 5))
-    assert set(many) == set(range(KEY_BITS)) and many[62] == 0
-    assert key_bits((1, 1, 3)) == [1, 0, 2]
+    assert all(0 <= word < 1 << KEY_BITS for word in many)
+    assert set.union(*({bit for bit in range(KEY_BITS) if word >> bit & 1} for word in many)) == set(range(KEY_BITS))
+    assert key_bits((1, 1, 3)) == [1 << 1 | 1 << detail, 1, 1 << 2 | 1 << detail + 1]
+
+
+@pytest.mark.parametrize("tiles", [1, 2, 3, 4, 47, 48, 624, 1657, 2024, 5908, 100_000])
+def test_shares_of_tiles_are_even_and_fill_the_chip(tiles: int) -> None:
+    deal = Deal.over(256, 8, 1, 16, 3)
+    assert deal.turns == (208, 256)
+    count = deal.count(tiles)
+    sizes = [tiles // count + (number < tiles % count) for number in range(count)]
+    assert sum(sizes) == tiles and min(sizes) >= 1 and max(sizes) <= 16
+    if tiles >= 624:
+        turns = -(-count // 256)
+        assert count >= 0.8 * 256 * turns and count <= -(-tiles // 16) * 1.25 + 208
+    launch = compiled(3, 16, 16, dtype="bf16", schedule="output_stationary").plan.launches[-1]
+    # Workgroups come in whole turns of the eight chiplets.
+    assert evaluate(launch.grid[0], {"rows": tiles * 16}) == -(-count // 8) * 8
+
+
+def test_shares_with_several_tiles_for_a_wave() -> None:
+    """Eight slices of columns leave 32 shares to fill the chip: thirteen tiles each, that begin anywhere in a block."""
+    case = make_case(voxels(6600, 26, seed=8), 3, 16, 1024, dtype="bf16", whole=True)
+    found = check(case, schedule="output_stationary", out_dtype="f32")
+    name, counts = found.launches[-1]
+    assert name.startswith("gemm_output_stationary") and counts.instructions > 0
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from conv_cases import voxels
 
 from spconv_compiler import reference
-from spconv_compiler.bench import frames, sim, sim_child, sim_layer, sim_lds
+from spconv_compiler.bench import frames, sim, sim_child, sim_goals, sim_layer, sim_lds
 from spconv_compiler.errors import SpconvError
 from spconv_compiler.sim import watched
 from spconv_compiler.sim.errors import Fault
@@ -65,6 +65,26 @@ def test_measures_and_counts(capsys: pytest.CaptureFixture[str]) -> None:
     assert gemm["kernel"].startswith("gemm_small_channels") and gemm["atomic_segments"] == 0
     assert "modelled: no time of gfx950 was measured" in printed and "result right" in printed
     assert "results → " in printed and "\x1b" not in printed
+
+
+def test_goals_are_counted_beside_the_reference(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coords = voxels(400, 9)
+    frame = frames.Frame("small", coords, (9, 9, 9), reference.kernel_map(coords))
+    monkeypatch.setattr(sim_goals, "cases", lambda data, name, widths: [(frame, width) for width in widths])
+    assert main(["sim", "--schedules", "--goals", "32", "--threads", "1", "--out", "g.json"]) == 0
+    printed, (row,) = capsys.readouterr().out, json.loads(Path("g.json").read_text())["rows"]
+    assert row["schedule"] == "output_stationary" and row["right"] and row["spills"] == 0
+    for name, key in (("fewer_weights", "weights_from_l2_bytes"), ("fewer_requests", "l2_requests")):
+        assert row[name] == row["before"][key] / row["after"][key] > 0
+    assert row["executed_over_useful"] == row["after"]["executed_over_useful"] >= row["before"]["executed_over_useful"]
+    # At this width, on a frame that is not the pull request's, four figures have a goal.
+    asked = [key for key, goal in sim_goals.GOALS.items() if goal.asked(row["published"], row["channels"])]
+    assert asked == ["executed_over_useful", "lds_conflicts", "waves_per_simd", "spills"]
+    worse = {**row, "channels": 256, "fewer_weights": 5.9, "matrix_busy": 0.2, "gather_coalescing": 0.5}
+    assert {"fewer_weights", "matrix_busy", "gather_coalescing"} <= set(sim_goals.missed(worse))
+    assert "5.9!" in sim_goals.table([worse])[1][0] and "spills ≤ 0: 1 of 1" in printed
 
 
 def test_a_wrong_result_fails(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,10 @@ func.func @conv(%coords: !spconv.coords<32>, %features: tensor<?x64xbf16>, %weig
   return %0 : tensor<?x64xbf16>
 }
 
-// CHECK-LABEL: gemm_output_stationary_bf16_t27_64x64_n64x16_k64x8_w8x2_relu_bf16:
+// CHECK-LABEL: gemm_output_stationary_bf16_t27_64x64_n64x16_k64x8_w8x2x2_l3_relu_bf16:
 // CHECK: s_waitcnt vmcnt({{[1-9]}}
 // CHECK: s_barrier
-// CHECK: buffer_load_dwordx4 v{{[0-9]+}}, s[{{[0-9:]+}}], s{{[0-9]+}} offen lds
+// CHECK: buffer_load_dwordx4 v{{[0-9]+}}, s[{{[0-9:]+}}], 0 offen lds
 // CHECK: buffer_load_dwordx4 v[{{[0-9:]+}}], v{{[0-9]+}}, s[{{[0-9:]+}}], 0 offen
 // CHECK: ds_read_b128
 // CHECK: v_mfma_f32_16x16x32_bf16
@@ -25,7 +25,7 @@ func.func @conv(%coords: !spconv.coords<32>, %features: tensor<?x64xbf16>, %weig
 // CHECK: v_cvt_pk_bf16_f32
 // CHECK: buffer_store_dwordx2
 // CHECK: s_endpgm
-// CHECK: .amdhsa_group_segment_fixed_size 24576
+// CHECK: .amdhsa_group_segment_fixed_size 24828
 // CHECK: .amdhsa_private_segment_fixed_size 0
 
 // NONE-NOT: scratch_

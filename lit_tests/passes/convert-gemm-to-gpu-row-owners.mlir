@@ -1,9 +1,10 @@
-// RUN: %opt %s -p convert-map-to-gpu,convert-compact-to-gpu,convert-weight-to-gpu,convert-gemm-to-gpu,convert-rows-to-gpu,canonicalize,cse --split-input-file | %filecheck %s
+// RUN: %opt %s -p convert-map-to-gpu,convert-cross-map-to-gpu,convert-compact-to-gpu,convert-cross-compact-to-gpu,convert-weight-to-gpu,convert-gemm-to-gpu,convert-rows-to-gpu,canonicalize,cse --split-input-file | %filecheck %s
 
-// A gemm that owns its rows makes no fill: the bias, the activation and the rounding are in its own kernel. A row block
-// of 256 is a workgroup of eight waves; blocks go to eight chiplets in turn.
+// A gemm that owns its rows makes no fill: the bias, the activation and the rounding are in its own kernel. Rows are dealt
+// out to workgroups of sixteen waves: at most 256 to each, at least 48, and as many as keep 208 or 256 of them busy; they
+// go to eight chiplets in turn.
 
-// CHECK: [[GROUPS:#.+]] = affine_map<()[s0, s1, s2] -> (((s0 ceildiv 256) ceildiv 8) * 8)>
+// CHECK: [[GROUPS:#.+]] = affine_map<()[s0, s1, s2] -> (((s0 ceildiv 48) ceildiv 8) * 8, ((s0 ceildiv 256) ceildiv 208) * 208, ((s0 ceildiv 256) ceildiv 256) * 256)>
 // CHECK-LABEL: func.func @owner
 // CHECK-SAME: message = "bytes of the sorted kernel map"
 // CHECK-SAME: message = "bytes of features of 64 channels"
@@ -17,9 +18,9 @@ func.func @owner(%coords: !spconv.coords<32>, %features: tensor<?x64xbf16>, %wei
   %packed = "spconv.pack_weight"(%weight) {schedule = #spconv.schedule<"mma_panels", {tile_n = 64, mma_n = 16, tile_k = 64, chunk_k = 8}>} : (tensor<64x3x3x3x64xbf16>) -> !spconv.packed<bf16>
   %init = "spconv.fill"(%coords, %bias) : (!spconv.coords<32>, tensor<64xf32>) -> tensor<?x64xf32>
   // CHECK-NOT: fill_rows
-  // CHECK: block = 512 : i64, grid = {{.}}[[GROUPS]]{{.}}, group = "output"
-  // CHECK-SAME: kernel = @kernels::@gemm_output_stationary_bf16_t27_64x64_n64x16_k64x8_w8x2_relu_bf16_bias
-  %out = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"relu">, schedule = #spconv.schedule<"output_stationary", {block_rows = 256, waves = 8, fragments = 2, tile_n = 64, mma_n = 16, tile_k = 64, chunk_k = 8, splits = 1}>} : (!spconv.pairs<27>, tensor<?x64xbf16>, !spconv.packed<bf16>, tensor<?x64xf32>) -> tensor<?x64xbf16>
+  // CHECK: block = 1024 : i64, grid = {{.}}[[GROUPS]]{{.}}, group = "output"
+  // CHECK-SAME: kernel = @kernels::@gemm_output_stationary_bf16_t27_64x64_n64x16_k64x8_w8x2x2_l3_relu_bf16_bias
+  %out = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"relu">, schedule = #spconv.schedule<"output_stationary", {block_rows = 256, waves = 16, across = 2, fragments = 2, least = 3, tile_n = 64, mma_n = 16, tile_k = 64, chunk_k = 8, splits = 1}>} : (!spconv.pairs<27>, tensor<?x64xbf16>, !spconv.packed<bf16>, tensor<?x64xf32>) -> tensor<?x64xbf16>
   return %out : tensor<?x64xbf16>
 }
 
@@ -41,9 +42,9 @@ func.func @split(%coords: !spconv.coords<32>, %features: tensor<?x16xf16>, %weig
   %packed = "spconv.pack_weight"(%weight) {schedule = #spconv.schedule<"mma_panels", {tile_n = 16, mma_n = 16, tile_k = 64, chunk_k = 8}>} : (tensor<16x3x3x3x16xf16>) -> !spconv.packed<f16>
   %init = "spconv.fill"(%coords) : (!spconv.coords<32>) -> tensor<?x16xf32>
   // CHECK: "spconv.alloc"() {name = "part_sums"
-  // CHECK: kernel = @kernels::@gemm_split_taps_f16_t27_16x16_n16x16_k64x8_w8x2_s4
+  // CHECK: kernel = @kernels::@gemm_split_taps_f16_t27_16x16_n16x16_k64x8_w16x1x1_l3_s4
   // CHECK: kernel = @kernels::@add_parts_4x16_none_f32
-  %out = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"none">, schedule = #spconv.schedule<"split_taps", {block_rows = 256, waves = 8, fragments = 2, tile_n = 16, mma_n = 16, tile_k = 64, chunk_k = 8, splits = 4}>} : (!spconv.pairs<27>, tensor<?x16xf16>, !spconv.packed<f16>, tensor<?x16xf32>) -> tensor<?x16xf32>
+  %out = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"none">, schedule = #spconv.schedule<"split_taps", {block_rows = 256, waves = 16, across = 1, fragments = 1, least = 3, tile_n = 16, mma_n = 16, tile_k = 64, chunk_k = 8, splits = 4}>} : (!spconv.pairs<27>, tensor<?x16xf16>, !spconv.packed<f16>, tensor<?x16xf32>) -> tensor<?x16xf32>
   return %out : tensor<?x16xf32>
 }
 
@@ -67,3 +68,24 @@ func.func @small(%coords: !spconv.coords<32>, %features: tensor<?x4xbf16>, %weig
 // CHECK-COUNT-7: "spconv.tile_mma"
 // CHECK-NOT: "spconv.tile_mma"
 // CHECK: gpu.return
+
+// -----
+
+// Between two sets the kernel takes two numbers of rows: features end behind the fine rows, results have the coarse ones.
+// CHECK-DAG: [[FEATURES:#.+]] = affine_map<()[s0, s1, s2] -> (s0 * 128)>
+// CHECK-DAG: [[GROUPS:#.+]] = affine_map<()[s0, s1, s2, s3] -> (((s3 ceildiv 48) ceildiv 8) * 8, ((s3 ceildiv 256) ceildiv 208) * 208, ((s3 ceildiv 256) ceildiv 256) * 256)>
+// CHECK-LABEL: func.func @between_sets
+// CHECK-SAME: message = "bytes of features of 64 channels", size = [[FEATURES]]}
+func.func @between_sets(%fine: !spconv.coords<32> {spconv.name = "coords"}, %coarse: !spconv.coords<32> {spconv.name = "out_coords"}, %features: tensor<?x64xbf16> {spconv.name = "features"}, %weight: tensor<64x2x2x2x64xbf16> {spconv.name = "weight"}) -> tensor<?x64xbf16> {
+  %map = "spconv.cross_map"(%fine, %coarse) {kernel_size = array<i64: 2, 2, 2>, stride = array<i64: 2, 2, 2>, padding = array<i64: 0, 0, 0>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"coarse_grid", {block = 256 : i64}>} : (!spconv.coords<32>, !spconv.coords<32>) -> !spconv.cross_map<8>
+  %pairs = "spconv.cross_compact"(%map) {transposed = false, schedule = #spconv.schedule<"sorted_tiles", {block_rows = 256 : i64, items = 4 : i64}>} : (!spconv.cross_map<8>) -> !spconv.pairs<8>
+  %packed = "spconv.pack_weight"(%weight) {schedule = #spconv.schedule<"mma_panels", {tile_n = 64, mma_n = 16, tile_k = 64, chunk_k = 8}>} : (tensor<64x2x2x2x64xbf16>) -> !spconv.packed<bf16>
+  %init = "spconv.fill"(%coarse) : (!spconv.coords<32>) -> tensor<?x64xf32>
+  // CHECK-DAG: [[ROWS:%.+]] = "spconv.symbol"() {name = "rows"} : () -> i32
+  // CHECK-DAG: [[COARSE:%.+]] = "spconv.symbol"() {name = "coarse_rows"} : () -> i32
+  // CHECK-DAG: [[IN:%.+]] = "spconv.argument"([[ROWS]])
+  // CHECK-DAG: [[OUT:%.+]] = "spconv.argument"([[COARSE]])
+  // CHECK: "spconv.launch"({{.+}}, [[IN]], [[OUT]]) {block = 1024 : i64, grid = {{.}}[[GROUPS]]{{.}}, group = "output", kernel = @kernels::@gemm_output_stationary_bf16_t8_64x64
+  %out = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"none">, schedule = #spconv.schedule<"output_stationary", {block_rows = 256, waves = 16, across = 2, fragments = 2, least = 3, tile_n = 64, mma_n = 16, tile_k = 64, chunk_k = 8, splits = 1}>} : (!spconv.pairs<8>, tensor<?x64xbf16>, !spconv.packed<bf16>, tensor<?x64xf32>) -> tensor<?x64xbf16>
+  return %out : tensor<?x64xbf16>
+}

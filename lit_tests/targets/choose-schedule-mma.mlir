@@ -8,7 +8,7 @@
 // OWNER: "spconv.pack_weight"
 // OWNER-SAME: tile_k = 64 : i64
 // OWNER: "spconv.gemm"
-// OWNER-SAME: #spconv.schedule<"output_stationary", {block_rows = 256 : i64
+// OWNER-SAME: #spconv.schedule<"output_stationary", {across = 2 : i64, block_rows = 256 : i64
 
 // Rows and columns of a tile are those of the matrix instruction for the dtype; padded input channels are whole
 // steps of it.

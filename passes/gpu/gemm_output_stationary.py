@@ -4,7 +4,7 @@ Before:
     %out = "spconv.gemm"(%pairs, %features, %packed, %fill, %residual) {schedule = <"output_stationary", …>}
 After:
     %res = "spconv.alloc"() {name = "out", size = rows * C_out}
-    "spconv.launch"(%features, %packed, %table, %steps, %counts, %order, %bias, %residual, %res, rows)
+    "spconv.launch"(%features, %packed, %table, %steps, %counts, %order, %bias, %residual, %res, in_rows, rows)
 
 Split over taps, the gemm writes `splits` sums of every row instead, and a second launch adds them up. Either way the
 last launch has the bias, the residual, the activation and the rounding in it.
@@ -26,13 +26,14 @@ from spconv_compiler.passes.gpu.epilogue import finish
 from spconv_compiler.passes.gpu.lanes import load, plus, store, times
 from spconv_compiler.passes.gpu.limits import require
 from spconv_compiler.passes.gpu.mma_panels import Panels
-from spconv_compiler.passes.gpu.output_stationary import Finish, Geometry, OutputStationaryKernel
-from spconv_compiler.passes.gpu.sorted_tiles import blocks
+from spconv_compiler.passes.gpu.output_stationary import Finish, OutputStationaryKernel
+from spconv_compiler.passes.gpu.row_geometry import Geometry
+from spconv_compiler.passes.gpu.row_masks import BLOCK_ROWS
 from spconv_compiler.passes.kernel_builder import V, bits, f32, i32, if_
-from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, gpu_kernel
+from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, gpu_kernel, noted, rows_of
 from spconv_compiler.targets import GpuTarget, MmaShape
 
-PARAMETERS = ("block_rows", "waves", "fragments", *Panels.PARAMETERS, "splits")
+PARAMETERS = ("block_rows", "waves", "across", "fragments", "least", *Panels.PARAMETERS, "splits")
 _LANES = 256
 _WORD_BITS = 32
 
@@ -40,13 +41,17 @@ _WORD_BITS = 32
 def misfits(mma: MmaShape, target: GpuTarget, values: Mapping[str, int]) -> list[str]:
     """What is wrong with the parameters of a schedule for this matrix instruction."""
     held, _ = mma.lane_elements(target.wave)
-    tile, across = values["fragments"] * mma.m, values["chunk_k"] * (target.wave // mma.n)
+    group, run = values["fragments"] * mma.m, values["chunk_k"] * (target.wave // mma.n)
+    across, rows = values["across"], values["block_rows"]
     rules = {
         f"mma_n is the instruction's {mma.n}": values["mma_n"] == mma.n,
         "tile_n is a multiple of mma_n": values["tile_n"] % values["mma_n"] == 0,
         f"chunk_k is a multiple of the {held} that a lane holds": values["chunk_k"] % held == 0,
-        f"tile_k is a multiple of {target.wave // mma.n} chunk_k": values["tile_k"] % across == 0,
-        f"block_rows is waves times {tile}": values["block_rows"] == values["waves"] * tile,
+        f"tile_k is a multiple of {target.wave // mma.n} chunk_k": values["tile_k"] % run == 0,
+        "tile_n is a multiple of across times mma_n": values["tile_n"] % (across * values["mma_n"]) == 0,
+        f"block_rows is waves / across times {group}": rows * across == values["waves"] * group,
+        f"block_rows is at most {BLOCK_ROWS}": rows <= BLOCK_ROWS,
+        f"least tiles of {mma.m} fit into block_rows": 0 < values["least"] * mma.m <= rows,
     }
     return [rule for rule, kept in rules.items() if not kept]
 
@@ -57,26 +62,30 @@ def rewrite_output_stationary(
     """The gemm of an op whose parameters fit and whose init is a fill."""
     moved = element_type(op.weight.type)
     panels = Panels.of(op.taps, op.c_in, op.c_out, values)
-    shape, splits = (mma.m, mma.n, mma.k), values["splits"]
-    geometry = Geometry(panels, shape, target.wave, values["waves"], values["fragments"], splits, target.chiplets)
+    splits = values["splits"]
+    counts = {name: values[name] for name in ("waves", "fragments", "across", "splits", "least")}
+    chip = {"chiplets": target.chiplets, "units": target.compute_units}
+    geometry = Geometry(panels, (mma.m, mma.n, mma.k), target.wave, **counts, **chip)
     # The offset of a row that is not there lies behind all rows, and must not come back into them by wrapping.
     in_bytes = panels.c_in * bits(moved) // 8
     limit = target.buffer_limit_bytes - 2 * in_bytes
-    require(op, f"bytes of features of {op.c_in} channels", f"rows * {in_bytes}", limit)
+    reads, writes = rows_around(op)
+    require(op, f"bytes of features of {op.c_in} channels", f"{reads} * {in_bytes}", limit)
     order, table, steps, step_count = buffers_of(op.pairs)
     (features,), (packed,) = buffers_of(op.features), buffers_of(op.weight)
     ends = Ends(op, module, target, splits)
-    inputs, number = [features, packed, table, steps, step_count, order], symbol("rows", i32())
+    inputs = [features, packed, table, steps, step_count, order]
     name = f"gemm_{values_name(op)}_{moved}_t{op.taps}_{op.c_in}x{op.c_out}_{panels.name}"
     kernel = gpu_kernel(
         module,
-        f"{name}_w{geometry.waves}x{geometry.fragments}_{ends.name}",
-        [buffer.type for buffer in (*inputs, *ends.buffers)] + [i32()],
+        f"{name}_w{geometry.high}x{geometry.across}x{geometry.fragments}_l{geometry.least}_{ends.name}",
+        [buffer.type for buffer in (*inputs, *ends.buffers)] + [i32()] * 2,
         geometry.lanes,
         OutputStationaryKernel(geometry, ends.finish),
         workgroup=geometry.workgroup(moved),
     )
-    arguments, grid = [*inputs, *ends.buffers, number], [geometry.groups(blocks())]
+    arguments = [*inputs, *ends.buffers, symbol(reads, i32()), symbol(writes, i32())]
+    grid = [geometry.groups(writes)]
     launch(kernel, arguments, group="output", grid=grid, block=geometry.lanes)
     return ends.result()
 
@@ -84,6 +93,11 @@ def rewrite_output_stationary(
 def values_name(op: GemmOp) -> str:
     """The name of the gemm's schedule."""
     return "" if op.schedule is None else op.schedule[0]
+
+
+def rows_around(op: GemmOp) -> tuple[str, str]:
+    """The plan's symbols for the rows that a gemm reads and writes: of one coordinate set, or of two."""
+    return noted(op.pairs, "in_rows", "rows"), rows_of(op.pairs)
 
 
 class Ends:
@@ -104,7 +118,8 @@ class Ends:
         assert isinstance(fill, FillOp)
         self.biases = [] if fill.bias is None else buffers_of(fill.bias)
         self.residuals = [] if op.residual is None else buffers_of(op.residual)
-        size = f"rows * {count}"
+        self.rows = rows_around(op)[1]
+        size = f"{self.rows} * {count}"
         require(op, f"bytes of {self.out_type} rows of {count} channels", f"{size} * {bits(self.out_type) // 8}", limit)
         self.out = alloc("out", self.out_type, size)
         self.end = f"{op.epilogue.name}_{self.out_type}" + "_bias" * bool(self.biases)
@@ -144,9 +159,10 @@ class Ends:
             arguments = [*self.buffers, *self.biases, *self.residuals, self.out]
             types = [buffer.type for buffer in arguments] + [i32()]
             adder = gpu_kernel(self.module, f"add_parts_{self.parts}x{count}_{self.end}", types, _LANES, body)
-            grid = [f"(rows * {count}) ceildiv {rows.span(count, _LANES)}"]
-            launch(adder, [*arguments, symbol("rows", i32())], group="output", grid=grid, block=_LANES)
-        return [cast_to_stage([self.out], self.op.operation.results[0].type)]
+            grid = [f"({self.rows} * {count}) ceildiv {rows.span(count, _LANES)}"]
+            launch(adder, [*arguments, symbol(self.rows, i32())], group="output", grid=grid, block=_LANES)
+        type_ = self.op.operation.results[0].type
+        return [cast_to_stage([self.out], type_, rows=ir.StringAttr.get(self.rows))]
 
 
 class HasPanels(Protocol):

@@ -8,7 +8,7 @@ from spconv_compiler.bindings import ir
 from spconv_compiler.dialect import GemmOp
 from spconv_compiler.dialect.plan import launch, symbol
 from spconv_compiler.dialect.types import element_type
-from spconv_compiler.passes.gpu.gemm_output_stationary import Ends
+from spconv_compiler.passes.gpu.gemm_output_stationary import Ends, rows_around
 from spconv_compiler.passes.gpu.limits import require
 from spconv_compiler.passes.gpu.row_masks import BLOCK_ROWS
 from spconv_compiler.passes.gpu.small_channels import SmallChannelsKernel, SmallGeometry, TapPanels
@@ -49,7 +49,8 @@ def rewrite_small_channels(
     geometry = SmallGeometry(panels, (mma.m, mma.n, mma.k), target.wave, values["waves"], values["fragments"])
     in_bytes = op.c_in * bits(moved) // 8
     limit = target.buffer_limit_bytes - 2 * in_bytes
-    require(op, f"bytes of features of {op.c_in} channels", f"rows * {in_bytes}", limit)
+    reads, writes = rows_around(op)
+    require(op, f"bytes of features of {op.c_in} channels", f"{reads} * {in_bytes}", limit)
     order, table, *_ = buffers_of(op.pairs)
     (features,), (packed,) = buffers_of(op.features), buffers_of(op.weight)
     ends = Ends(op, module, target)
@@ -58,10 +59,11 @@ def rewrite_small_channels(
         module,
         f"gemm_small_channels_{moved}_t{op.taps}_{op.c_in}x{op.c_out}_{panels.name}"
         f"_w{geometry.waves}x{geometry.fragments}_{ends.name}",
-        [buffer.type for buffer in arguments] + [i32()],
+        [buffer.type for buffer in arguments] + [i32()] * 2,
         geometry.lanes,
         SmallChannelsKernel(geometry, ends.finish),
     )
-    grid = [f"{blocks()} * {BLOCK_ROWS // geometry.rows}", str(geometry.slices)]
-    launch(kernel, [*arguments, symbol("rows", i32())], group="output", grid=grid, block=geometry.lanes)
+    grid = [f"{blocks(writes)} * {BLOCK_ROWS // geometry.rows}", str(geometry.slices)]
+    numbers = [symbol(reads, i32()), symbol(writes, i32())]
+    launch(kernel, [*arguments, *numbers], group="output", grid=grid, block=geometry.lanes)
     return ends.result()

@@ -6,6 +6,9 @@ index into a part per lane, a part per wave and a constant.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from spconv_compiler.bindings import arith, gpu, ir, math, memref, vector
 from spconv_compiler.dialect import tile
 from spconv_compiler.dialect.types import element_type
@@ -39,44 +42,76 @@ def thread() -> V:
     return V(gpu.thread_id(gpu.Dimension.x)).to(i32())
 
 
+# Numbers that bodies inside `numbered` take for their workgroup's own, the innermost last.
+_numbers: list[V] = []
+
+
+@contextlib.contextmanager
+def numbered(number: V) -> Iterator[None]:
+    """In this block `block()` is `number`: for a kernel whose workgroups do the work of several launches."""
+    _numbers.append(number)
+    try:
+        yield
+    finally:
+        _numbers.pop()
+
+
 def block(axis: str = "x") -> V:
     """i32: this workgroup's number along an axis of the grid.
 
     Take it once, at the top of a kernel: where it is taken in two branches the code generator merges them into a
     value per lane.
     """
+    if _numbers and axis == "x":
+        return _numbers[-1]
     return V(gpu.block_id(getattr(gpu.Dimension, axis))).to(i32())
+
+
+class Part(V):
+    """A buffer from element `base` (i32) on; everything here that takes a buffer takes a part of one."""
+
+    __slots__ = ("base",)
+    base: V
+
+    def __init__(self, buffer: V, base: V) -> None:
+        super().__init__(buffer.value)
+        self.base = plus(buffer.base, base) if isinstance(buffer, Part) else base
+
+
+def _place(buffer: V, index: V) -> ir.Value:
+    """An index into the whole buffer."""
+    return (plus(buffer.base, index) if isinstance(buffer, Part) else index).value
 
 
 def load(buffer: V, index: V, lanes: int = 1) -> V:
     """Element `index` of a buffer, or a vector of `lanes` elements from there on, aligned to its size."""
     element = element_type(buffer.type)
-    return V(tile.tile_load(buffer.value, index.value, element if lanes == 1 else vec(lanes, element)))
+    return V(tile.tile_load(buffer.value, _place(buffer, index), element if lanes == 1 else vec(lanes, element)))
 
 
 def store(value: V, buffer: V, index: V) -> None:
     """buffer[index …] = value, aligned as in load."""
-    tile.tile_store(value.value, buffer.value, index.value)
+    tile.tile_store(value.value, buffer.value, _place(buffer, index))
 
 
 def atomic(kind: str, value: V, buffer: V, index: V) -> None:
     """buffer[index] = kind(buffer[index], value), relaxed."""
-    tile.tile_atomic(kind, value.value, buffer.value, index.value)
+    tile.tile_atomic(kind, value.value, buffer.value, _place(buffer, index))
 
 
 def fetch_add(value: V, buffer: V, index: V) -> V:
     """buffer[index] += value on i32, relaxed; what was there before."""
-    return V(tile.tile_fetch_add(value.value, buffer.value, index.value))
+    return V(tile.tile_fetch_add(value.value, buffer.value, _place(buffer, index)))
 
 
 def load_device(buffer: V, index: V) -> V:
     """Element `index` as other workgroups of this launch may have left it: see tile_load_device."""
-    return V(tile.tile_load_device(buffer.value, index.value))
+    return V(tile.tile_load_device(buffer.value, _place(buffer, index)))
 
 
 def store_device(value: V, buffer: V, index: V) -> None:
     """buffer[index] = value for load_device of other workgroups."""
-    tile.tile_store_device(value.value, buffer.value, index.value)
+    tile.tile_store_device(value.value, buffer.value, _place(buffer, index))
 
 
 def bounded(buffer: V, elements: V) -> V:
@@ -117,6 +152,11 @@ def first_bit(value: V) -> V:
 def shuffle(value: V, lane: V, wave: int) -> V:
     """The value that lane `lane` of this wave holds; each lane may name another."""
     return V(gpu.shuffle(value.value, lane.value, const(wave, i32()).value, gpu.ShuffleMode.IDX)[0])
+
+
+def flipped(value: V, bit: int, wave: int) -> V:
+    """The value of the lane whose number differs in one bit, a power of two."""
+    return V(gpu.shuffle(value.value, const(bit, i32()).value, const(wave, i32()).value, gpu.ShuffleMode.XOR)[0])
 
 
 def scan_wave(value: V, lane: V, wave: int) -> V:

@@ -1,18 +1,20 @@
 """Rows grouped by the taps that they have, for the gemm that owns its output rows (output_stationary.py).
 
 A row's mask says which taps have a neighbour. Rows of one block should have like masks, since all of them pay for
-every tap that one of them has. The rows are sorted (radix_sort.py) by `row_keys`: the mask as a number of 28 bits, by
-its place in a Gray code, so that rows which follow one another differ in few taps. Far taps (corners, then edges) are
-rare, and are the high bits. Then `arrange` makes, for every block of 256 sorted rows, the table in their order, and
-the steps that the gemm takes: the taps that any of them has, ascending, each with the tiles of 16 rows that have it.
+every tap that one of them has. The rows are sorted (radix_sort.py) by `row_keys`: a number of 31 bits, by its place in
+a Gray code, so that rows which follow one another differ in little. Its high bits say whether a row has any tap below
+and above along the first axis, then whether it has any in each column along that axis, columns at corners first; the
+others are taps, far ones high, since those are rare. Then `arrange` makes, for every block of 256 sorted rows, the
+table in their order, and the steps that the gemm takes: the taps that any of them has, ascending, each with the tiles
+of 16 rows that have it.
 
 Buffers: row_order i32 [blocks · 256], the row at each place, −1 behind the last; sorted_table i32 [tiles][taps][16],
 the neighbour table in that order; steps i32 [blocks][taps], tap | tiles << 16, zeros behind the last; step_count i32
 [blocks].
 
 On real frames (nuScenes and three strided levels, SemanticKITTI, ScanNet, Waymo) a tile of 16 sorted rows has 1.06 to
-1.59 times the taps that its rows have on average, a block of 256 rows 1.2 to 2.9 times. Sorting within windows of
-16,384 rows would give 1.09 to 2.0, and in the order of voxels it is 1.5 to 6.1.
+1.56 times the taps that its rows have on average, a block of 256 rows 1.2 to 2.5 times. With the mask alone as the key
+it would be 1.06 to 1.59 and 1.2 to 2.9, and in the order of voxels it is 1.5 to 6.1 for a tile.
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ from spconv_compiler.passes.gpu.radix_sort import Sort
 from spconv_compiler.passes.kernel_builder import V, const, for_, i32, i64, if_, if_else
 
 BLOCK_ROWS = 256
-KEY_BITS = 28
+KEY_BITS = 31
+# Of those: for the two sides along the first axis, and for columns along it.
+_SIDES, _COLUMNS = 2, 8
+_DETAIL = KEY_BITS - _SIDES - _COLUMNS
 _MAX_BATCH = 9
 LIMIT = 2**KEY_BITS - 1
 # A step: the tap below, a bit for each tile of the block above.
@@ -48,14 +53,32 @@ FIRST_TILE_BIT = 16
 
 
 def key_bits(kernel_size: Sequence[int]) -> list[int]:
-    """The bit of a key that each tap sets: near taps low, far ones high; with many taps several share a bit."""
+    """The bits of a key that each tap sets, as a word.
+
+    With a few taps more than bits the nearest have none of their own; with many, several share one.
+    """
     taps = list(itertools.product(*(range(-(size // 2), size - size // 2) for size in kernel_size)))
-    distance = [sum(map(abs, tap)) for tap in taps]
-    ranked = sorted(range(len(taps)), key=lambda tap: distance[tap])
-    bits = [0] * len(taps)
-    for rank, tap in enumerate(ranked):
-        bits[tap] = rank if len(taps) <= KEY_BITS else rank * KEY_BITS // len(taps)
-    return bits
+    columns = sorted({(0, *tap[1:]) for tap in taps if any(tap[1:])})
+    own = _ranks(taps, _DETAIL, spare=6)
+    column = _ranks(columns, _COLUMNS)
+    words = []
+    for tap in taps:
+        word = own[tap]
+        if any(tap[1:]):
+            word |= column[(0, *tap[1:])] << _DETAIL
+        if tap[0]:
+            word |= (2 if tap[0] < 0 else 1) << _DETAIL + _COLUMNS
+        words.append(word)
+    return words
+
+
+def _ranks(offsets: Sequence[tuple[int, ...]], bits: int, spare: int = 0) -> dict[tuple[int, ...], int]:
+    """A bit for each offset, far ones high; up to `spare` of the nearest go without where there are too many."""
+    ranked = sorted(offsets, key=lambda offset: sum(map(abs, offset)))
+    missing = max(0, len(ranked) - bits)
+    if missing <= spare:
+        return {offset: 1 << rank >> missing for rank, offset in enumerate(ranked)}
+    return {offset: 1 << rank * bits // len(ranked) for rank, offset in enumerate(ranked)}
 
 
 def row_keys(kernel_size: Sequence[int], sort: Sort, lanes: int) -> Callable[..., None]:
@@ -63,19 +86,18 @@ def row_keys(kernel_size: Sequence[int], sort: Sort, lanes: int) -> Callable[...
 
     The grid is as large as both together.
     """
-    bits = key_bits(kernel_size)
+    words = key_bits(kernel_size)
 
     def body(table: V, keys: V, state: V, rows: V) -> None:
         sort.clear(lanes)(state, rows, const(LIMIT, i32()))
         row = plus(times(block(), lanes), thread())
         with if_(row < rows):
-            first = plus(times(row // TILE_ROWS, len(bits) * TILE_ROWS), row % TILE_ROWS)
+            first = plus(times(row // TILE_ROWS, len(words) * TILE_ROWS), row % TILE_ROWS)
             mask = const(0, i32())
-            for tap, bit in enumerate(bits):
-                # The sign bit: rows are below 2^31, absent ones are −1.
-                absent = load(table, plus(first, tap * TILE_ROWS)) >> 31
-                mask = mask | ((absent ^ 1) << bit)
-            store(_gray_rank(mask), keys, row)
+            for tap, word in enumerate(words):
+                neighbour = load(table, plus(first, tap * TILE_ROWS))
+                mask = mask | (neighbour >= 0).select(const(word, i32()), 0)
+            store(gray_rank(mask), keys, row)
 
     return body
 
@@ -90,7 +112,7 @@ def make_records(sort: Sort) -> Callable[..., None]:
     return body
 
 
-def _gray_rank(code: V) -> V:
+def gray_rank(code: V) -> V:
     """Where a Gray code stands in the sequence of all of them: bit i is the parity of the bits from i on."""
     for shift in (1, 2, 4, 8, 16):
         code = code ^ (code >> shift)

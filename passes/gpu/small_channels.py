@@ -49,6 +49,14 @@ class TapPanels:
         return -(-self.c_in // self.run)
 
     @property
+    def piece(self) -> int:
+        """Channels that one load takes: a power of two that a row's length is a multiple of."""
+        piece = self.run
+        while self.c_in % piece:
+            piece //= 2
+        return piece
+
+    @property
     def steps(self) -> int:
         return -(-self.taps * self.parts // self.groups)
 
@@ -119,19 +127,19 @@ class SmallGeometry:
 
 
 class SmallChannelsKernel:
-    """Body(features, weights, table, order, *others, rows): table and order are row_masks.py's."""
+    """Body(features, weights, table, order, *others, in_rows, rows): table and order are row_masks.py's."""
 
     def __init__(self, geometry: SmallGeometry, finish: Callable[[SmallGeometry, Sequence[V], V, V], Finish]) -> None:
         self.geometry, self.finish = geometry, finish
 
     def __call__(self, features: V, weights: V, table: V, order: V, *rest: V) -> None:
         g = self.geometry
-        *others, rows = rest
+        *others, in_rows, rows = rest
         number, slice_ = block(), block("y")
         lane = thread() % g.wave
         column, group = lane % g.shape[1], lane // g.shape[1]
         tile = times(plus(times(number, g.waves), thread() // g.wave), g.fragments)
-        elements = times(rows, g.taps.c_in)
+        elements = times(in_rows, g.taps.c_in)
         gather = bounded(features, elements)
 
         def steps(first: V, count: int, sums: list[V]) -> list[V]:
@@ -148,7 +156,9 @@ class SmallChannelsKernel:
 
         held = g.shape[0] * g.shape[1] // g.wave
         sums = [const(0, vec(held, f32()))] * (g.per_slice * g.fragments)
-        together = max(1, _LOADS // (2 * g.fragments + g.per_slice))
+        # Rows whose length is no multiple of a run are loaded in pieces.
+        pieces = -(-min(g.taps.c_in, g.taps.run) // g.taps.piece)
+        together = max(1, _LOADS // (g.fragments * (1 + pieces) + g.per_slice))
         rounds, left = divmod(g.taps.steps, together)
         if rounds:
             with for_(0, const(rounds * together, i32()), together, sums, unroll=False) as turn:
@@ -170,9 +180,7 @@ class SmallChannelsKernel:
     def _run(self, gather: V, elements: V, row: V, channel: V) -> V:
         """vector<run x T> of a row from `channel` on; zeros for an absent row and beyond the last channel."""
         taps, element = self.geometry.taps, element_type(gather.type)
-        piece = taps.run
-        while taps.c_in % piece:
-            piece //= 2
+        piece = taps.piece
         start, pieces = plus(times(row, taps.c_in), channel), []
         for at in range(0, taps.run, piece):
             if at >= taps.c_in:

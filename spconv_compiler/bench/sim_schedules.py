@@ -188,6 +188,8 @@ def _figures(artifact: Artifact, launches: Sequence[Launched]) -> dict[str, Any]
         "executed_over_useful": counted.matrix.executed_macs / useful,
         "l2_requests": sum(one.l2_requests for one in launches),
         "weights_from_l2_bytes": LINE * gemm.asked.get("packed", 0.0),
+        "l2_lines": {**gemm.asked, "stores": gemm.traffic.writes * gemm.scale},
+        "modelled_terms": terms,
         "gather_coalescing": bytes_ / (64 * lines) if lines else None,
         "atomic_segments": sum(one.counters.atomic_segments or 0 for one in launches),
         "lds_conflicts": cycles / phases if phases else None,

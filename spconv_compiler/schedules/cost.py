@@ -8,6 +8,7 @@ anew because coordinates change. It is for ranking: see docs/simulator.md for th
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from spconv_compiler.targets.base import GpuTarget, MmaShape, Rates
 
@@ -21,7 +22,7 @@ SIZES = {"few": 10_000, "some": 30_000, "many": 100_000}
 # sweeps of nuScenes 0.23, its levels behind strided convolutions 0.47 to 0.57.
 DENSITIES = {"sparse": 0.12, "usual": 0.23, "dense": 0.5}
 # Taps that 16 and that 256 rows of like masks have together, over what one of them has on average (row_masks.py).
-TOGETHER = {"sparse": (1.5, 2.3), "usual": (1.3, 1.7), "dense": (1.08, 1.28)}
+TOGETHER = {"sparse": (1.4, 2.0), "usual": (1.25, 1.5), "dense": (1.06, 1.17)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,9 +43,10 @@ class Workload:
     def pairs(self, taps: int) -> float:
         return self.rows * max(1.0, taps * DENSITIES[self.density])
 
-    def taps_together(self, taps: int, rows: int) -> float:
-        """Taps that 16 or 256 sorted rows have together."""
-        factor = TOGETHER[self.density][rows > 16]
+    def taps_together(self, taps: int, rows: float) -> float:
+        """Taps that so many sorted rows have together: known of 16 and 256, between them a power of their number."""
+        near, far = TOGETHER[self.density]
+        factor: float = near * (far / near) ** (math.log2(max(1.0, rows / 16)) / 4)
         return min(float(taps), max(1.0, taps * DENSITIES[self.density]) * factor)
 
 

@@ -16,6 +16,9 @@ from spconv_compiler.targets.base import GpuTarget
 DENSE_GRID, Z_DELTA = "dense_grid", "z_delta"
 _PARAMETERS = {DENSE_GRID: {"block": 256}, Z_DELTA: {"block": 256, "items": 4}}
 MAPPERS = tuple(_PARAMETERS)
+# Of maps between two sets: the grid is chosen while it fits into memory (sparse_driver_gpu.py).
+COARSE_GRID, COARSE_KEYS = "coarse_grid", "coarse_keys"
+_BETWEEN_SETS = {COARSE_GRID: {"block": 256}, COARSE_KEYS: {"block": 256, "items": 4}}
 # Keys of 32 bits are compared with their upper bit clear.
 NARROW_KEYS = 2**31 - 1
 
@@ -41,10 +44,14 @@ def with_mapper(chosen: Chosen, mapper: str) -> Chosen:
     """
     if mapper == "auto":
         return chosen
-    if chosen.map.name not in MAPPERS:
+    for family in (_PARAMETERS, _BETWEEN_SETS):
+        if chosen.map.name in family and mapper in family:
+            return dataclasses.replace(chosen, map=Choice(mapper, family[mapper]))
+    if mapper in _BETWEEN_SETS:
+        reason = f'it builds maps between two sets on a GPU; {chosen.gemm.name} takes a map by "{chosen.map.name}"'
+    else:
         reason = f'it builds submanifold maps on a GPU; {chosen.gemm.name} takes a map by "{chosen.map.name}"'
-        raise ScheduleError("the mapper that is asked for does not serve", (Rejection(mapper, reason),))
-    return dataclasses.replace(chosen, map=Choice(mapper, _PARAMETERS[mapper]))
+    raise ScheduleError("the mapper that is asked for does not serve", (Rejection(mapper, reason),))
 
 
 def passes_of(cells: int) -> int:

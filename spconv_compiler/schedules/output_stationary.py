@@ -1,10 +1,11 @@
-"""`output_stationary`: a workgroup owns 256 output rows, and runs over the taps that they have.
+"""`output_stationary`: a workgroup owns 48 to 256 output rows, and runs over the taps that they have.
 
 Rows are sorted by their masks of taps, so that a block of rows misses few of the taps that one of its rows has, and
 every output row is written once, from registers: no atomics, no fill, one order of summation, and the epilogue in the
-same kernel. Weights are read once for 256 rows, through local memory; a tile of 16 rows skips the taps that none of its
-rows has. `split_taps` is the same with the taps of a block cut into parts, each a workgroup, whose sums a second kernel
-adds up: for few rows and many channels, where there are fewer blocks than compute units.
+same kernel. Weights are read once for all of a workgroup's rows, through local memory; a tile of 16 rows skips the taps
+that none of its rows has. How many rows those are follows from the number of all rows when a kernel runs (deal.py).
+`split_taps` is the same with the taps of a workgroup cut into parts, each a workgroup, whose sums a second kernel adds
+up: for few rows and very many channels, where reading weights for still fewer rows does not pay.
 
 Where a tile has a tap, rows of it without the tap count as zeros: they are multiplied by the weights, and a weight that
 is infinite or not a number reaches them.
@@ -13,19 +14,26 @@ is infinite or not a number reaches them.
 from __future__ import annotations
 
 from spconv_compiler.schedules.base import Choice, Chosen, GemmSchedule, Problem
+from spconv_compiler.schedules.between_sets import GPU_MAP
 from spconv_compiler.schedules.cost import ITEM_CYCLES, LINE_BYTES, Work, Workload, matrix_passes
+from spconv_compiler.schedules.deal import Deal
 from spconv_compiler.targets.base import GpuTarget, MmaShape, Target
 
 BLOCK_ROWS = 256
 TILE_ROWS = 16
-# A wave keeps the sums of so many tiles.
-FRAGMENTS = 2
+WAVES, FEWER_WAVES = 16, 8
+# Tiles of 16 rows that share weights even where so few rows leave compute units idle.
+LEAST_TILES = 3
+# From so many instructions on that cover a slice's columns, two waves share the columns.
+WIDE_TILES = 4
 # Output channels of a workgroup: more need more registers for sums than leave two waves on a SIMD unit.
 MAX_COLUMNS = 128
 # What is gathered of a row at once: a cache line. And what one lane loads.
 STAGE_BYTES, RUN_BYTES = 128, 16
 BUFFERS = 3
 MAX_TAPS = 343
+# Cycles before the first item and after the last: dependent loads, and the end of rows.
+START_CYCLES = 2500
 LANES_PER_ROW, SORT_ITEMS = 256, 4
 SPLITS = 4
 
@@ -45,8 +53,6 @@ class OutputStationary(GemmSchedule):
     def reject(self, problem: Problem, target: Target) -> str | None:
         if not isinstance(target, GpuTarget):
             return f"it is for waves of a GPU, and {target.name} has none"
-        if problem.between_sets:
-            return "inputs and outputs are two coordinate sets; it sorts the rows of submanifold maps"
         mma = target.mma_for(problem.dtype)
         if problem.dtype not in target.dtypes or mma is None:
             shapes = sorted({shape.element for shape in target.mma})
@@ -55,7 +61,8 @@ class OutputStationary(GemmSchedule):
             return f"the matrix instruction for {problem.dtype} takes {mma.m}x{mma.n}, not {TILE_ROWS}x{TILE_ROWS}"
         if problem.taps > MAX_TAPS:
             return f"the kernel has {problem.taps} taps; at most {MAX_TAPS} (7×7×7)"
-        lanes, local = self._waves() * target.wave, BUFFERS * columns_of(problem, mma) * STAGE_BYTES
+        lanes = self._cut(problem, mma)[0] * target.wave
+        local = BUFFERS * columns_of(problem, mma) * STAGE_BYTES + 4 * (2 * problem.taps + 1)
         if lanes > target.max_workgroup or local > target.lds_bytes:
             have = f"{target.max_workgroup} and {target.lds_bytes}"
             return f"a workgroup has {lanes} lanes and {local} bytes of local memory; {target.name} has {have}"
@@ -75,9 +82,10 @@ class OutputStationary(GemmSchedule):
             "tile_k": STAGE_BYTES // size,
             "chunk_k": RUN_BYTES // size,
         }
-        rows = {"block_rows": BLOCK_ROWS, "waves": self._waves(), "fragments": FRAGMENTS}
+        cut = dict(zip(("waves", "across", "fragments"), self._cut(problem, mma), strict=True))
+        rows = {"block_rows": BLOCK_ROWS, **cut, "least": LEAST_TILES}
         return Chosen(
-            map=Choice("dense_grid", {"block": LANES_PER_ROW}),
+            map=GPU_MAP if problem.between_sets else Choice("dense_grid", {"block": LANES_PER_ROW}),
             pairs=Choice("sorted_tiles", {"block_rows": BLOCK_ROWS, "items": SORT_ITEMS}),
             weights=Choice("mma_panels", panels),
             gemm=Choice(self.name, {**rows, **panels, "splits": self.splits}),
@@ -88,30 +96,41 @@ class OutputStationary(GemmSchedule):
         mma = target.mma_for(problem.dtype)
         assert mma is not None
         size, columns = element_bytes(problem.dtype), columns_of(problem, mma)
-        slices, blocks = -(-problem.c_out // columns), -(-workload.rows // BLOCK_ROWS)
-        rows = workload.rows * workload.taps_together(problem.taps, TILE_ROWS)
-        steps = workload.taps_together(problem.taps, BLOCK_ROWS)
-        weights = blocks * steps * packed_bytes(problem, mma) / problem.taps
+        slices, tiles = -(-problem.c_out // columns), -(-workload.rows // TILE_ROWS)
+        waves, most = self._cut(problem, mma)[0], BLOCK_ROWS // TILE_ROWS
+        deal = Deal.over(target.compute_units, target.chiplets, slices * self.splits, most, LEAST_TILES)
+        shares = deal.count(tiles)
+        steps = workload.taps_together(problem.taps, workload.rows / shares)
+        weights = shares * steps * packed_bytes(problem, mma) / problem.taps
         gathered = workload.pairs(problem.taps) * -(-problem.c_in * size // LINE_BYTES) * LINE_BYTES
         written = workload.rows * problem.c_out * 4 * (self.splits if self.splits > 1 else 1)
+        rows = workload.rows * workload.taps_together(problem.taps, TILE_ROWS)
         passes = matrix_passes(rows, problem.c_in, problem.c_out, mma)
-        groups = blocks * slices * self.splits
+        groups = shares * slices * self.splits
         items = steps * -(-problem.c_in * size // STAGE_BYTES) / self.splits
-        busy = 4 * passes / (groups * self._waves())
-        # Two waves on a SIMD unit with all columns, four with half of them.
-        resident = 1 if columns > MAX_COLUMNS // 2 else 2
+        # Every wave issues what an item takes beside products, and its own products.
+        busy = 4 * passes / (groups * waves)
         return Work(
             passes=passes,
             groups=groups,
-            resident=resident,
-            l2_bytes=weights + gathered * slices + 2 * written * (2 if self.splits > 1 else 1),
+            resident=target.waves_per_unit // 2 // waves,
+            l2_bytes=weights + gathered * slices + written * (3 if self.splits > 1 else 1),
             memory_bytes=gathered + 2 * written,
-            chain_cycles=2500 + items * ITEM_CYCLES + busy,
+            chain_cycles=START_CYCLES + items * ITEM_CYCLES + busy,
             launches=2 if self.splits > 1 else 1,
         )
 
-    def _waves(self) -> int:
-        return BLOCK_ROWS // (TILE_ROWS * FRAGMENTS)
+    def _cut(self, problem: Problem, mma: MmaShape) -> tuple[int, int, int]:
+        """(waves of a workgroup, those of them that share rows and have other columns, tiles of a wave).
+
+        Four waves on a SIMD unit hide most; rows that are gathered in pieces need more registers than those have.
+        """
+        pieces = problem.c_in * element_bytes(problem.dtype) % RUN_BYTES
+        tiles = columns_of(problem, mma) // mma.n
+        # So do wide rows between two sets, where a kernel holds two numbers of rows.
+        waves = FEWER_WAVES if pieces or (problem.between_sets and tiles > WIDE_TILES) else WAVES
+        across = 2 if tiles >= WIDE_TILES and tiles % 2 == 0 else 1
+        return waves, across, BLOCK_ROWS * across // (TILE_ROWS * waves)
 
 
 class SplitTaps(OutputStationary):

@@ -7,6 +7,7 @@
     spconv-bench cpu --quick           a minute instead of a quarter of an hour
     spconv-bench sim                   the gfx950 simulator on one layer: its speed and memory on this machine
     spconv-bench sim --schedules       every gemm schedule on one layer: counters side by side, modelled times
+    spconv-bench sim --schedules --goals    the chosen one beside pairs_m16, and what it should reach, on all frames
     spconv-bench sim --counters        and what it counts; times of gfx950 are modelled
     spconv-bench sim --maps            coordinates to pairs by both mappers, counted and modelled
     spconv-bench report                a page with rooflines, counters and annotated assembly of one convolution
@@ -99,6 +100,14 @@ def _add_sim(commands: Any) -> None:
     sim.add_argument("--maps", action="store_true", help="only count and model maps and pairs, on all frames (minutes)")
     sim.add_argument(
         "--schedules", nargs="*", metavar="NAME", help="instead: count gemm schedules side by side (default: all legal)"
+    )
+    sim.add_argument(
+        "--goals",
+        nargs="*",
+        type=positive,
+        metavar="C",
+        help="with --schedules: the chosen one beside pairs_m16 on all frames, and what it should reach "
+        "(default: C = 32 to 512; --frame pr942: the shapes of that pull request alone; an hour)",
     )
     sim.add_argument("--frame", metavar="NAME", help="voxel set (default: the ten-sweep frame, or a generated one)")
     sim.add_argument("--channels", type=positive, default=128, metavar="C", help="width (default: %(default)s)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 from spconv_compiler import env
@@ -18,14 +19,16 @@ def run_schedules(arguments: argparse.Namespace) -> int:
 
     out = check_writable(arguments.out)
     data = arguments.data or frames.default_data()
+    if arguments.sample % chip.CHIPLETS:
+        raise InputError(f"--sample {arguments.sample}; accepted with --schedules: multiples of {chip.CHIPLETS}")
+    if arguments.goals is not None:
+        return _run_goals(arguments, data, out)
     frame = frames.load_frame(arguments.frame or frames.default_names(data)[0], data)
     legal, refused = sim_schedules.legal(arguments.channels, arguments.dtype)
     unknown = [name for name in arguments.schedules if name not in legal]
     if unknown:
         reasons = {one.schedule: one.reason for one in refused}
         raise InputError(f"schedule {unknown[0]}: {reasons.get(unknown[0], 'unknown')}; accepted: {', '.join(legal)}")
-    if arguments.sample % chip.CHIPLETS:
-        raise InputError(f"--sample {arguments.sample}; accepted with --schedules: multiples of {chip.CHIPLETS}")
     names = arguments.schedules or legal
     with progress_bar(len(names)) as step:
         rows = sim_schedules.measure(
@@ -53,5 +56,25 @@ def run_schedules(arguments: argparse.Namespace) -> int:
     print_table(*sim_schedules.table(rows))
     for one in refused:
         say(f"{one.schedule}: {one.reason}")
+    say(f"results → {out}")
+    return 0 if all(row["right"] for row in rows) else FAILURE
+
+
+def _run_goals(arguments: argparse.Namespace, data: Path, out: Path) -> int:
+    from spconv_compiler.bench import sim_goals
+
+    found = sim_goals.cases(data, arguments.frame, arguments.goals or sim_goals.WIDTHS)
+    threads, rows = arguments.threads or env.NUM_THREADS.get(), list[dict[str, Any]]()
+    with progress_bar(len(found)) as step:
+        measured = sim_goals.measure(found, arguments.dtype, threads=threads, every=arguments.sample, progress=step)
+        for row in measured:
+            rows.append(row)
+            # A later case may fail: what was measured stays.
+            text = json.dumps({"format": 1, "dtype": arguments.dtype, "rows": rows}, indent=1).encode()
+            write_whole(out, lambda file, text=text: file.write(text))  # type: ignore[misc]
+    print_table(*sim_goals.table(rows))
+    say("\ncounted on the simulator; times modelled, never measured on gfx950; (no goal there), ! missed")
+    for line in sim_goals.notes(rows):
+        say(line)
     say(f"results → {out}")
     return 0 if all(row["right"] for row in rows) else FAILURE

@@ -1,0 +1,125 @@
+"""How the gemm that owns its rows cuts its work: output_stationary.py is the loop over what a workgroup has of it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from spconv_compiler.bindings import ir
+from spconv_compiler.passes.gpu.lanes import plus
+from spconv_compiler.passes.gpu.local import shared_runs
+from spconv_compiler.passes.gpu.mma_panels import Panels
+from spconv_compiler.passes.gpu.tile_shares import Share, StepList, list_memory
+from spconv_compiler.passes.kernel_builder import V
+from spconv_compiler.schedules.deal import Deal
+
+# Items in flight: registers and local memory go in turns of as many.
+BUFFERS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Geometry:
+    """How the work is cut.
+
+    Attributes:
+        panels: the weights; panels.tile_k is a stage. shape: (m, n, k) of the matrix instruction.
+        wave: lanes of one. waves: of a workgroup. across: those of them with the same rows. fragments: of a wave.
+        splits: parts into which the steps of a workgroup's rows are cut, each a workgroup with sums of its own.
+        least: tiles of 16 rows that a workgroup has even where there are few.
+        chiplets: parts of the chip that workgroups go to in turn, each with a cache of its own.
+        units: compute units of the chip.
+    """
+
+    panels: Panels
+    shape: tuple[int, int, int]
+    wave: int
+    waves: int
+    fragments: int
+    across: int = 1
+    splits: int = 1
+    least: int = 1
+    chiplets: int = 1
+    units: int = 1
+
+    @property
+    def high(self) -> int:
+        """Waves with different rows."""
+        return self.waves // self.across
+
+    @property
+    def deal(self) -> Deal:
+        """How tiles are dealt out: as many shares as fill the chip, in whole turns of the chiplets."""
+        groups, most = self.slices * self.splits, self.high * self.fragments
+        return Deal.over(self.units, self.chiplets, groups, most, self.least)
+
+    @property
+    def steps(self) -> StepList:
+        """The list of a workgroup's steps; behind the last, as many as are asked for ahead."""
+        return StepList(self.panels.taps, self.lanes, self.wave, self.splits, -(-(2 * BUFFERS + 2) // self.stages))
+
+    @property
+    def lanes(self) -> int:
+        return self.waves * self.wave
+
+    @property
+    def slices(self) -> int:
+        """Parts of the output channels."""
+        return self.panels.n_tiles // self.per_slice
+
+    @property
+    def per_slice(self) -> int:
+        """Panels of a slice."""
+        return self.panels.slice_columns // self.panels.columns
+
+    @property
+    def per_wave(self) -> int:
+        """Panels of a wave."""
+        return self.per_slice // self.across
+
+    @property
+    def stages(self) -> int:
+        """Stages of K."""
+        return -(-self.panels.c_in // self.panels.tile_k)
+
+    @property
+    def stage_runs(self) -> int:
+        """Runs of 16 bytes of one panel and stage."""
+        return self.panels.tile_k // self.panels.run * self.panels.columns
+
+    @property
+    def weight_elements(self) -> int:
+        """Elements of the weights of a slice and stage."""
+        return self.per_slice * self.stage_runs * self.panels.run
+
+    def workgroup(self, element: ir.Type) -> list[ir.Type]:
+        """Local memory: the steps, and the weights of a stage in each part."""
+        return [*list_memory(self.steps), *[shared_runs(self.weight_elements, element)] * BUFFERS]
+
+    def groups(self, rows: str) -> str:
+        """Workgroups of a launch, the least of some texts for plan.size_map: shares in whole turns of the chiplets."""
+        each = self.chiplets * self.slices * self.splits
+        return ", ".join(f"(({text}) ceildiv {self.chiplets}) * {each}" for text in self.deal.texts(rows))
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """What a lane knows of itself.
+
+    Attributes:
+        wave: number in the workgroup; level, side: among those with other rows, among those with the same.
+        column, group: in a fragment. slice, part: of the workgroup. share: its tiles.
+    """
+
+    wave: V
+    level: V
+    side: V
+    column: V
+    group: V
+    slice: V
+    part: V
+    share: Share
+
+    def tiles(self, geometry: Geometry) -> list[tuple[V, V]]:
+        """For each fragment the wave's tile, and whether it has one; where not, it is another of the share."""
+        local = [plus(self.level, number * geometry.high) for number in range(geometry.fragments)]
+        last = self.share.count - 1
+        return [(plus(self.share.first, one.min(last)), one < self.share.count) for one in local]

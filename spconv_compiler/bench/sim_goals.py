@@ -1,0 +1,167 @@
+"""The measurement behind `spconv-bench sim --schedules --goals`: the chosen schedule beside pairs_m16, and the goals.
+
+For every frame and width both run in one process on the simulator. Frames are the real ones, and voxels as many and as
+dense as those that FlyDSL pull request 942 states times for (sim/validate.py), each with its own width. Everything is
+counted, but for times, which are modelled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spconv_compiler.bench import frames, sim_schedules
+from spconv_compiler.bench.frames import Frame
+
+REFERENCE = "pairs_m16"
+WIDTHS = (32, 64, 128, 256, 512)
+_PUBLISHED = "pr942"
+
+
+@dataclasses.dataclass(frozen=True)
+class Goal:
+    """A figure that should be at least, or at most, `bound`.
+
+    Attributes:
+        title: of its column. least: whether it is a lower bound. form: of the printed number.
+        widths: from how many channels on; frames: where it is asked for: "all", or "real" or "published" alone.
+    """
+
+    title: str
+    bound: float
+    least: bool
+    form: str
+    widths: int = 1
+    frames: str = "all"
+
+    def asked(self, published: bool, channels: int) -> bool:
+        return channels >= self.widths and self.frames in ("all", "published" if published else "real")
+
+    def kept(self, value: float) -> bool:
+        return value >= self.bound if self.least else value <= self.bound
+
+    def __str__(self) -> str:
+        where = {"all": "", "real": " on real frames", "published": " at the pull request's shapes"}[self.frames]
+        wide = f" from C = {self.widths} on" if self.widths > 1 else ""
+        return f"{self.title} {'≥' if self.least else '≤'} {format(self.bound, self.form)}{wide}{where}"
+
+
+GOALS: dict[str, Goal] = {
+    "times_faster": Goal("times faster", 3.0, True, ".2f", frames="published"),
+    "fewer_weights": Goal("weights from L2, times fewer", 6.0, True, ".1f", widths=256),
+    "fewer_requests": Goal("requests to L2, times fewer", 3.0, True, ".2f", widths=128),
+    "gather_coalescing": Goal("coalescing", 0.95, True, ".0%", widths=64),
+    "executed_over_useful": Goal("executed/useful", 1.6, False, ".2f", frames="real"),
+    "matrix_busy": Goal("MFMA busy", 0.35, True, ".0%", widths=256),
+    "lds_conflicts": Goal("LDS cycles/phases", 1.1, False, ".2f"),
+    "waves_per_simd": Goal("waves/SIMD", 2, True, ".0f"),
+    "spills": Goal("spills", 0, False, ".0f"),
+}
+
+
+def cases(data: Path, frame: str | None, widths: Sequence[int]) -> list[tuple[Frame, int]]:
+    """Frames with widths: all of them, or those of one frame (a name of frames.py or "pr942").
+
+    Raises:
+        InputError: an unknown frame.
+    """
+    from spconv_compiler.sim.validate import DENSITIES, SHAPES
+
+    found = []
+    if frame != _PUBLISHED:
+        names = (frame,) if frame else frames.map_names(data)
+        found += [(frames.load_frame(name, data), width) for name in names for width in widths]
+    if frame in (None, _PUBLISHED):
+        found += [(published(one.rows, density, data), one.channels) for one in SHAPES for density in DENSITIES]
+    return found
+
+
+def published(rows: int, density: float, data: Path) -> Frame:
+    """So many voxels with about so many pairs each."""
+    from spconv_compiler.sim.validate import thinned
+
+    coords, table = thinned(rows, density, data)
+    shape = tuple((coords[:, 1:].max(axis=0) + 1).tolist())
+    return Frame(f"{_PUBLISHED}-{rows}-{density}", coords, shape, table)
+
+
+def measure(
+    found: Sequence[tuple[Frame, int]],
+    dtype: str,
+    *,
+    threads: int,
+    every: int,
+    progress: Callable[[str], None] = lambda name: None,
+) -> Iterator[dict[str, Any]]:
+    """The figures of each case, as plain JSON values, as soon as they are there.
+
+    Raises:
+        SpconvError: a kernel does what it must not do.
+    """
+    for frame, channels in found:
+        progress(f"{frame.name}, C = {channels}")
+        name = chosen(channels, dtype)
+        before, after = sim_schedules.measure(frame, channels, dtype, (REFERENCE, name), threads=threads, every=every)
+        yield {
+            "frame": frame.name,
+            "N": len(frame.coords),
+            "pairs": frame.pairs,
+            "channels": channels,
+            "published": frame.name.startswith(_PUBLISHED),
+            "schedule": name,
+            "right": before["right"] and after["right"],
+            "times_faster": before["modelled_us"][1] / after["modelled_us"][1],
+            "fewer_weights": _fewer(before, after, "weights_from_l2_bytes"),
+            "fewer_requests": _fewer(before, after, "l2_requests"),
+            **{key: after[key] for key in GOALS if key in after},
+            "before": before,
+            "after": after,
+        }
+
+
+def _fewer(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> float | None:
+    """How many times less there is after than before; None where there is nothing."""
+    found: float = after[name]
+    return before[name] / found if found else None
+
+
+def chosen(channels: int, dtype: str, taps: int = 27) -> str:
+    """The schedule that a C → C convolution gets on gfx950."""
+    from spconv_compiler.schedules import Problem, choose
+    from spconv_compiler.targets import get_target
+
+    return choose(Problem(taps, channels, channels, dtype), get_target("gfx950"))[0].name
+
+
+def missed(row: Mapping[str, Any]) -> list[str]:
+    """The goals that a case misses."""
+    asked = [key for key, goal in GOALS.items() if goal.asked(row["published"], row["channels"])]
+    return [key for key in asked if row[key] is not None and not GOALS[key].kept(row[key])]
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Columns and cells: "!" behind a figure that misses its goal, brackets where no goal is set for it."""
+    columns = ["frame", "voxels", "pairs/voxel", "C", "schedule", "result", "modelled us"]
+    columns += [goal.title for goal in GOALS.values()]
+    cells = []
+    for row in rows:
+        line = [row["frame"], f"{row['N']:,}", f"{row['pairs'] / row['N']:.1f}", str(row["channels"]), row["schedule"]]
+        times = " → ".join(f"{row[which]['modelled_us'][1]:.1f}" for which in ("before", "after"))
+        line += ["right" if row["right"] else "WRONG", times]
+        wrong = missed(row)
+        for key, goal in GOALS.items():
+            text = "-" if row[key] is None else format(row[key], goal.form)
+            asked = goal.asked(row["published"], row["channels"])
+            line.append(f"{text}!" if key in wrong else text if asked else f"({text})")
+        cells.append(line)
+    return columns, cells
+
+
+def notes(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Each goal with how many cases keep it."""
+    for key, goal in GOALS.items():
+        asked = [row for row in rows if goal.asked(row["published"], row["channels"])]
+        kept = sum(key not in missed(row) for row in asked)
+        yield f"{goal}: {kept} of {len(asked)}"
