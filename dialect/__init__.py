@@ -11,6 +11,7 @@ if __name__ != "spconv_compiler.dialect":
 from spconv_compiler.dialect.conv import SubmConv3dOp
 from spconv_compiler.dialect.copy import TileCopyGroupOp, TileCopyOp, TileCopyWaitOp
 from spconv_compiler.dialect.cross import CrossCompactOp, CrossMapOp, PoolOp
+from spconv_compiler.dialect.levels import LevelMapsOp
 from spconv_compiler.dialect.loader import register
 from spconv_compiler.dialect.network import (
     AffineOp,
@@ -23,7 +24,7 @@ from spconv_compiler.dialect.network import (
     ScaleWeightOp,
 )
 from spconv_compiler.dialect.plan import AllocOp, ArgumentOp, LaunchOp, SymbolOp
-from spconv_compiler.dialect.sparse import OutputCoordsOp, SparseConv3dOp, SparsePool3dOp
+from spconv_compiler.dialect.sparse import OutputCoordsOp, SparseConv3dOp, SparsePool3dOp, UnionCoordsOp
 from spconv_compiler.dialect.stages import ApplyEpilogueOp, CompactOp, FillOp, GemmOp, MapOp, PackWeightOp
 from spconv_compiler.dialect.tile import (
     TileAddressOp,
@@ -49,6 +50,7 @@ __all__ = [
     "FillOp",
     "GemmOp",
     "LaunchOp",
+    "LevelMapsOp",
     "MapOp",
     "NormScaleOp",
     "NormShiftOp",
@@ -75,5 +77,6 @@ __all__ = [
     "TileMmaOp",
     "TileStoreDeviceOp",
     "TileStoreOp",
+    "UnionCoordsOp",
     "register",
 ]

@@ -13,6 +13,13 @@ irdl.dialect @spconv {
     irdl.attributes {"kernel_size" = %kernel_size, "stride" = %stride, "padding" = %padding,
                      "dilation" = %dilation, "transposed" = %transposed}
   }
+  irdl.operation @union_coords {
+    %first = irdl.base "!spconv.coords"
+    %second = irdl.base "!spconv.coords"
+    %result = irdl.base "!spconv.coords"
+    irdl.operands(first: %first, second: %second)
+    irdl.results(result: %result)
+  }
   irdl.operation @sparse_conv3d {
     %coords = irdl.base "!spconv.coords"
     %out_coords = irdl.base "!spconv.coords"

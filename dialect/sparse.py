@@ -1,4 +1,4 @@
-"""Ops of level `spconv` between two coordinate sets: convolutions, pools, and the set of their outputs."""
+"""Ops of level `spconv` between two coordinate sets: convolutions, pools, the set of their outputs, and the union."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from spconv_compiler.bindings import ir, register_operation
 from spconv_compiler.dialect import rules
 from spconv_compiler.dialect.geometry import GeometryOp, geometry_attributes, sets_rules
-from spconv_compiler.dialect.op import SpconvDialect, single_result
+from spconv_compiler.dialect.op import SpconvDialect, SpconvOp, single_result
 from spconv_compiler.dialect.types import POOL_MODES, epilogue_attr, epilogue_of, int_parameter
 from spconv_compiler.epilogue import Epilogue
 
@@ -54,6 +54,33 @@ def output_coords(
     attributes = geometry_attributes(stride, padding, dilation, kernel_size)
     attributes["transposed"] = ir.BoolAttr.get(transposed)
     return single_result(OutputCoordsOp.create([coords.type], [coords], attributes))
+
+
+@register_operation(SpconvDialect)
+class UnionCoordsOp(SpconvOp):
+    """Every voxel that either of two coordinate sets has, in ascending (batch, z, y, x).
+
+    Args:
+        first, second: `!spconv.coords<key_width>`.
+
+    Return:
+        `!spconv.coords<key_width>`.
+    """
+
+    OPERATION_NAME = "spconv.union_coords"
+
+    @property
+    def parts(self) -> tuple[ir.Value, ir.Value]:
+        return self.operation.operands[0], self.operation.operands[1]
+
+    def verify(self) -> Iterable[str]:
+        for value in (self.parts[1], self.operation.results[0]):
+            yield from sets_rules(self.parts[0], value)
+
+
+def union_coords(first: ir.Value, second: ir.Value) -> ir.Value:
+    """Builds a `spconv.union_coords`."""
+    return single_result(UnionCoordsOp.create([first.type], [first, second]))
 
 
 @register_operation(SpconvDialect)

@@ -35,7 +35,7 @@ from spconv_compiler.dialect import (
     TileStoreDeviceOp,
     TileStoreOp,
 )
-from spconv_compiler.passes.base import Pass, ops_named
+from spconv_compiler.passes.base import Pass, kernel_functions
 from spconv_compiler.passes.gpu.address import Split
 from spconv_compiler.passes.gpu.kernel_pointers import ALIGNMENT, KernelPointers, argument_of, bytes_of
 from spconv_compiler.passes.gpu.lanes import times
@@ -222,5 +222,5 @@ class LowerMemoryToBuffer(Pass):
 
     def run(self, module: ir.Module) -> None:
         target = gpu_target(self, module, self.target)
-        for function in ops_named(module, "gpu.func", in_kernels=True):
+        for function in kernel_functions(module):
             _Kernel(self, function, target.buffer_limit_bytes).run()

@@ -34,7 +34,7 @@ from spconv_compiler.dialect import (
     TileStoreDeviceOp,
     TileStoreOp,
 )
-from spconv_compiler.passes.base import Pass, ops_named
+from spconv_compiler.passes.base import Pass, kernel_functions
 from spconv_compiler.passes.gpu.kernel_pointers import ALIGNMENT, KernelPointers, argument_of, bytes_of
 from spconv_compiler.passes.gpu.scheduled import gpu_target
 from spconv_compiler.passes.kernel_builder import V, bits, const, gep, i32, i64, if_
@@ -198,5 +198,5 @@ class LowerMemoryToGlobal(Pass):
 
     def run(self, module: ir.Module) -> None:
         target = gpu_target(self, module, self.target)
-        for function in ops_named(module, "gpu.func", in_kernels=True):
+        for function in kernel_functions(module):
             _Kernel(self, function, target.wave).run()

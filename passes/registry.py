@@ -26,6 +26,7 @@ PASS_NAMES = (
     "convert-gemm-to-gpu",
     "convert-gemm-to-loops",
     "convert-host-to-plan",
+    "convert-level-maps-to-gpu",
     "convert-map-to-gpu",
     "convert-map-to-loops",
     "convert-output-coords-to-gpu",

@@ -155,6 +155,21 @@ class GpuConvKernel:
         cells = box.symbols(options.kernel_size, options.dilation)["cells"]
         return choose_mapper(cells, rows, options.taps, self._target)
 
+    @property
+    def device(self) -> Device:
+        """What it runs on."""
+        return self._device
+
+    @property
+    def loaded(self) -> GpuPlan:
+        """The plan with its code, for who queues its groups himself (network/captured.py)."""
+        return self._plan
+
+    def map_maker(self, box: Box, rows: int) -> GpuConvKernel:
+        """The kernel that builds maps of so many coordinates in a box: this one, or the same with the other mapper."""
+        searches = self.options.mapper == "auto" and self.mapper(box, rows) == Z_DELTA
+        return self._by_search if searches else self
+
     @functools.cached_property
     def _by_search(self) -> GpuConvKernel:
         """The same convolution with the other mapper; its maps serve this one."""
@@ -175,8 +190,9 @@ class GpuConvKernel:
             raise InputError(
                 f"coords from {box.low} to {box.high} need 64-bit keys; accepted by this kernel: key_width=32"
             )
-        if self.options.mapper == "auto" and self.mapper(box, rows) == Z_DELTA:
-            return self._by_search.build_map(coords, box)
+        maker = self.map_maker(box, rows)
+        if maker is not self:
+            return maker.build_map(coords, box)
         symbols = {**box.symbols(self.options.kernel_size, self.options.dilation), "rows": rows, "threads": 1}
         self.artifact.plan.check(symbols)
         with self._call(True) as call:

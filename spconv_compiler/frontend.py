@@ -8,16 +8,32 @@ from typing import Any
 
 from spconv_compiler.bindings import func, ir
 from spconv_compiler.dialect.conv import subm_conv3d
+from spconv_compiler.dialect.levels import level_maps
 from spconv_compiler.dialect.network import affine, concat, pointwise
 from spconv_compiler.dialect.sparse import output_coords, sparse_conv3d, sparse_pool3d
 from spconv_compiler.dialect.types import coords_type, element_named
+from spconv_compiler.level_options import AnyOptions, LevelOptions
 from spconv_compiler.options import CompileOptions
 from spconv_compiler.sparse_options import ON_ROWS, SparseOptions
 
 
-def module_of(options: CompileOptions | SparseOptions) -> ir.Module:
+def module_of(options: AnyOptions) -> ir.Module:
     """The module of level spconv that `options` describe; in the current context."""
+    if isinstance(options, LevelOptions):
+        return levels_module(options)
     return conv_module(options) if isinstance(options, CompileOptions) else sparse_module(options)
+
+
+def levels_module(options: LevelOptions) -> ir.Module:
+    """@levels(coords, places), which makes buffers and returns nothing; in the current context."""
+    words = ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()], ir.IntegerType.get_signless(32))
+
+    def body(values: list[ir.Value]) -> None:
+        coords, places = values
+        level_maps(coords, places, options)
+
+    with ir.Location.name(options.name):
+        return _function("levels", {"coords": coords_type(32), "places": words}, None, body)
 
 
 def sparse_module(options: SparseOptions) -> ir.Module:
@@ -68,16 +84,20 @@ def _rows_module(options: SparseOptions, features: ir.Type) -> ir.Module:
 
 
 def _function(
-    name: str, arguments: dict[str, ir.Type], result: ir.Type, body: Callable[[list[ir.Value]], ir.Value]
+    name: str,
+    arguments: dict[str, ir.Type],
+    result: ir.Type | None,
+    body: Callable[[list[ir.Value]], ir.Value | None],
 ) -> ir.Module:
     module = ir.Module.create()
     with ir.InsertionPoint(module.body):
-        function = func.FuncOp(name, (list(arguments.values()), [result]))
+        function = func.FuncOp(name, (list(arguments.values()), [] if result is None else [result]))
         names = [ir.DictAttr.get({"spconv.name": ir.StringAttr.get(argument)}) for argument in arguments]
         function.attributes["arg_attrs"] = ir.ArrayAttr.get(names)
         block = function.add_entry_block()
     with ir.InsertionPoint(block):
-        func.ReturnOp([body(list(block.arguments))])
+        made = body(list(block.arguments))
+        func.ReturnOp([] if made is None else [made])
     return module
 
 

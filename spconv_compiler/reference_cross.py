@@ -93,6 +93,11 @@ def _inside(voxel: Voxel, shape: Sequence[int] | None) -> bool:
     return shape is None or all(0 <= n < limit for n, limit in zip(voxel[1:], shape, strict=True))
 
 
+def union(*sets: Any) -> list[Voxel]:
+    """Every voxel that any of several sets has, ascending."""
+    return sorted({voxel for coords in sets for voxel in voxels_of(coords)})
+
+
 def triples(fine: Any, coarse: Any, grid: Grid) -> Iterable[tuple[int, int, int]]:
     """(tap, row of fine, row of coarse) of every pair, in the order of taps, then of coarse rows."""
     row_of = {voxel: row for row, voxel in enumerate(voxels_of(fine))}

@@ -20,6 +20,7 @@ from spconv_compiler.geometry import ConvGeometry, check_cells, output_symbols
 from spconv_compiler.runtime.calls import HostCall, TensorCall, host_call, read, tensor_call
 from spconv_compiler.runtime.device import Buffer, Device
 from spconv_compiler.runtime.gpu_plan import GpuPlan
+from spconv_compiler.schedules.mappers import COARSE_KEYS, NARROW_KEYS
 from spconv_compiler.sparse_driver import MapPairs, Outputs
 from spconv_compiler.sparse_options import SparseOptions
 from spconv_compiler.targets import GpuTarget
@@ -42,8 +43,8 @@ class GpuSparseKernel:
 
     As driver_gpu.GpuConvKernel it takes arrays in host memory; what `on` gives for a device takes torch tensors there.
 
-    Repeated coordinates are not noticed. Of repeated coarse rows the lowest one is met, and of repeated fine rows each
-    one; a pool reads the lowest.
+    Repeated coordinates are not noticed: the lowest row is the neighbour, and every row has an output of its own. Only
+    schedule pairs_m16 meets every one of repeated fine rows, and no repeated coarse row but the lowest.
     """
 
     def __init__(
@@ -74,6 +75,16 @@ class GpuSparseKernel:
         check_place(self._target, index)
         found = self._family.get(index)
         return found or GpuSparseKernel(self.options, self._target, self._open_device, index, self._family)
+
+    @property
+    def device(self) -> Device:
+        """What it runs on."""
+        return self._device
+
+    @property
+    def loaded(self) -> GpuPlan:
+        """The plan with its code, for who queues its groups himself (network/captured.py)."""
+        return self._plan
 
     def _call(self, share: bool) -> AbstractContextManager[HostCall | TensorCall]:
         if self._index is None:
@@ -114,10 +125,24 @@ class GpuSparseKernel:
         return symbols, 32 if narrow else 64
 
     def map_numbers(self, fine: Box, coarse: Box) -> tuple[dict[str, int], int]:
-        """(the plan's symbols, bits of a key) of a map between sets in two boxes.
+        """(the plan's symbols, bits of a key) of a map between sets in two boxes, by a grid.
 
         Raises:
             InputError: a grid of the coarse box takes too much memory.
+        """
+        symbols, width = self.key_numbers(fine, coarse)
+        self._check_bytes(4 * symbols["cells"], "a grid of the coarse coordinates")
+        return symbols, width if symbols["cells"] <= self._target.narrow_cells else 64
+
+    def mapper(self, symbols: Mapping[str, int]) -> str:
+        """How a map with these symbols finds coarse voxels: by a grid as long as that fits into memory."""
+        return "auto" if 4 * symbols["cells"] <= _MOST_BYTES[self._target.simulated] else COARSE_KEYS
+
+    def key_numbers(self, fine: Box, coarse: Box) -> tuple[dict[str, int], int]:
+        """As map_numbers, by search in sorted keys: of boxes of any size.
+
+        Raises:
+            InputError: the coarse box has 2^63 cells or more.
         """
         symbols, cells = {"batches": coarse.high[0] + 1}, coarse.high[0] + 1
         for axis, name in enumerate("zyx", 1):
@@ -125,8 +150,7 @@ class GpuSparseKernel:
             symbols[f"extent_{name}"] = coarse.high[axis] - coarse.low[axis] + 1
             cells *= symbols[f"extent_{name}"]
         check_cells(cells, "the coarse coordinates")
-        self._check_bytes(4 * cells, "a grid of the coarse coordinates")
-        narrow = cells <= self._target.narrow_cells and narrow_lookups(self.options.geometry, fine, coarse)
+        narrow = cells <= NARROW_KEYS and narrow_lookups(self.options.geometry, fine, coarse)
         return {**symbols, "cells": cells}, 32 if narrow else 64
 
     def _check_bytes(self, nbytes: int, what: str) -> None:

@@ -12,7 +12,7 @@ from spconv_compiler.arrays import ITEM_BYTES, Array, is_tensor, torch_module
 from spconv_compiler.coordinates import Box, check_box, check_coords, with_batch
 from spconv_compiler.errors import InputError
 from spconv_compiler.geometry import ConvGeometry, Triple
-from spconv_compiler.map_request import MapRequest, map_request, sparse_options, target_for
+from spconv_compiler.map_request import MapRequest, map_request, sparse_kernel, target_for
 from spconv_compiler.sparse_driver import MAX_ROWS, MapPairs, Outputs, SparseKernel, load_sparse
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class MapState:
         self.out_set, self.in_rows = _checked(out_coords, "out_coords"), inputs.shape[0]
         self._checksum = request.kernel.on(inputs.device).checksum
         self._known = self._checksum(inputs), self._checksum(self.out_set)
+        self._mapper = "auto"
         self.symbols, self._width = self._numbers(*boxes)
         self.device = inputs.device
         self.out_count = None if made is None or request.capacity is None else made.count
@@ -61,17 +62,26 @@ class MapState:
         boxes = in_box or out_box or _NOWHERE, out_box or in_box or _NOWHERE
         rows, coarse_rows = counts[::-1] if self.request.geometry.transposed else counts
         fine, coarse = boxes[::-1] if self.request.geometry.transposed else boxes
-        box, width = self.request.kernel.map_numbers(fine, coarse)
+        kernel = self.request.kernel
+        if isinstance(kernel, SparseKernel):
+            box, width = kernel.map_numbers(fine, coarse)
+        else:
+            box, width = kernel.key_numbers(fine, coarse)
+            self._mapper = kernel.mapper(box)
+            if self._mapper == "auto":
+                box, width = kernel.map_numbers(fine, coarse)
         return {**box, "rows": rows, "coarse_rows": coarse_rows}, width
 
     def kernel(self, operation: str, inverse: bool, more: dict[str, Any]) -> Kernel:
         """As SparseMap.kernel."""
         key = (operation, inverse, *more.items())
         if key not in self._kernels:
-            request = self.request
-            geometry = dataclasses.replace(request.geometry, transposed=request.geometry.transposed != inverse)
-            options = sparse_options(operation, geometry, request.target, key_width=self._width, **more)
-            self._kernels[key] = load_sparse(options).on(self.device)
+            request, geometry = self.request, self.request.geometry
+            if inverse:
+                geometry = dataclasses.replace(geometry, transposed=not geometry.transposed)
+            more = {"key_width": self._width, "mapper": self._mapper, **more}
+            kernel = sparse_kernel(operation, geometry, request.target, **more)
+            self._kernels[key] = kernel.on(self.device)
         return self._kernels[key]
 
     def out_total(self) -> int:
@@ -106,7 +116,7 @@ class MapState:
                 self._related[related] = kernel.relate(*sets, self.symbols, **counts, **known)
             self._pairs[signature] = kernel.pairs(self._related[related], self.symbols)
             if isinstance(kernel, SparseKernel):
-                # The table takes more memory than all the rest: for the other direction it is made again.
+                # Nothing else is worth keeping: for the other direction the table of neighbours is made again.
                 self._sorted = kernel.sorted_sets(self._related.pop(related))
         return self._pairs[signature]
 
@@ -326,8 +336,9 @@ def _outputs(kernel: Kernel, coords: Array, box: Box | None, request: MapRequest
     if box is None or out_box is None:
         return Outputs(_nothing(coords, request.capacity or 0)), None
     symbols, width = kernel.output_numbers(box, out_box)
-    wide = load_sparse(dataclasses.replace(kernel.options, key_width=width)).on(coords.device)
-    return wide.outputs(coords, symbols, request.capacity), out_box
+    if width != kernel.options.key_width:
+        kernel = load_sparse(dataclasses.replace(kernel.options, key_width=width)).on(coords.device)
+    return kernel.outputs(coords, symbols, request.capacity), out_box
 
 
 def _nothing(coords: Array, rows: int) -> Any:

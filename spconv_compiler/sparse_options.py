@@ -31,6 +31,7 @@ class SparseOptions:
         activation: one of epilogue.ACTIVATIONS, applied last; negative_slope: of leaky_relu, else 0.
         target: a name that targets.get_target accepts, already resolved.
         schedule: name of a gemm schedule, or "auto".
+        mapper: how a GPU finds coarse voxels: "coarse_grid" or "coarse_keys"; "auto": by a grid.
         verify, dump_dir, print_after: as in CompileOptions.
     """
 
@@ -47,6 +48,7 @@ class SparseOptions:
     residual: bool = False
     target: str = "cpu"
     schedule: str = "auto"
+    mapper: str = "auto"
     verify: bool = dataclasses.field(default=True, metadata=_NO_EFFECT)
     dump_dir: str = dataclasses.field(default="", metadata=_NO_EFFECT)
     print_after: str = dataclasses.field(default="", metadata=_NO_EFFECT)

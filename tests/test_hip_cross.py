@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -159,7 +160,7 @@ def test_two_layers_in_one_graph(shim: Shim) -> None:
                 assert np.array_equal(rows[: len(wanted)], exact)
         assert len(counts) == 3
         kernels = [name.partition("_k32")[0].partition("_t27")[0] for name in shim.launched[:8]]
-        made = ["fill_coarse", "scatter_coarse", "cross_lookup", "scan_chunks_b1024", "write_cross_pairs"]
+        made = ["fill_coarse", "scatter_coarse", "fill_table", "output_lookup", "share_rows"]
         assert kernels == ["clear_marks", "mark_outputs", "read_marks", *made]
 
 
@@ -201,3 +202,22 @@ def test_a_capacity_on_a_gpu_reads_nothing(torch_gpu: Gpu, monkeypatch: pytest.M
     wanted = np.array(rc.outputs(case.coords, GRID, shape=GRID.output_shape(SHAPE)), np.int32)
     assert map_.out_total() == len(wanted)
     assert np.array_equal(torch_gpu.fetch(out).numpy()[: len(wanted)], case.expected(wanted))
+
+
+def test_what_a_call_uploads_stays_until_it_is_read() -> None:
+    """Copies run when their turn comes: an array that only a call knows must live until then."""
+    stream = Stream(load_hip())
+    kernel = load_sparse(SparseOptions("outputs", GEOMETRY, target="gfx950"))
+    assert isinstance(kernel, GpuSparseKernel)
+    call = HostCall(kernel.device, stream.handle)
+    words = np.arange(1 << 20, dtype=np.int32)
+    watched = weakref.ref(words)
+    buffer = call.place("words", as_array(words, "words"))
+    del words
+    assert watched() is not None
+    back = np.zeros(1 << 20, np.int32)
+    call.device.copy_out(back.ctypes.data, buffer, stream.handle)
+    stream.close()
+    assert np.array_equal(back, np.arange(1 << 20))
+    del call, buffer
+    assert watched() is None

@@ -184,3 +184,11 @@ func.func @f(%a: !spconv.coords<32>, %b: !spconv.coords<32>, %f: tensor<?x16xf32
   %0 = "spconv.sparse_pool3d"(%a, %b, %f) {kernel_size = array<i64: 3, 3, 3>, stride = array<i64: 2, 2, 2>, padding = array<i64: -1, 0, 0>, dilation = array<i64: 1, 1, 1>, mode = "max"} : (!spconv.coords<32>, !spconv.coords<32>, tensor<?x16xf32>) -> tensor<?x16xf32>
   return
 }
+
+// -----
+
+func.func @f(%a: !spconv.coords<32>, %b: !spconv.coords<64>) {
+  // expected-error @below {{'spconv.union_coords' the coordinate sets are !spconv.coords<32 : i64> and !spconv.coords<64 : i64>; accepted: keys of one width}}
+  %0 = "spconv.union_coords"(%a, %b) : (!spconv.coords<32>, !spconv.coords<64>) -> !spconv.coords<32>
+  return
+}

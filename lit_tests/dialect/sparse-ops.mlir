@@ -31,3 +31,10 @@ func.func @pools(%coords: !spconv.coords<32>, %out: !spconv.coords<32>, %feature
   %1 = "spconv.sparse_pool3d"(%coords, %out, %features) {kernel_size = array<i64: 2, 2, 2>, stride = array<i64: 2, 2, 2>, padding = array<i64: 0, 0, 0>, dilation = array<i64: 1, 1, 1>, mode = "avg"} : (!spconv.coords<32>, !spconv.coords<32>, tensor<?x5xf16>) -> tensor<?x5xf16>
   return %0, %1 : tensor<?x5xf16>, tensor<?x5xf16>
 }
+
+// CHECK-LABEL: func.func @union
+func.func @union(%a: !spconv.coords<64>, %b: !spconv.coords<64>) -> !spconv.coords<64> {
+  // CHECK: "spconv.union_coords"(%{{[a-z0-9]+}}, %{{[a-z0-9]+}})
+  %0 = "spconv.union_coords"(%a, %b) : (!spconv.coords<64>, !spconv.coords<64>) -> !spconv.coords<64>
+  return %0 : !spconv.coords<64>
+}

@@ -43,6 +43,7 @@ func.func @pool(%fine: !spconv.coords<32> {spconv.name = "coords"}, %coarse: !sp
   // CHECK: [[TABLE:%.+]] = "spconv.alloc"() {name = "output_table"
   // CHECK: group = "pairs", kernel = @kernels::@fill_table_t27_b256}
   // CHECK: group = "pairs", kernel = @kernels::@output_lookup_k32_3x3x3_s2x2x2_p1x1x1_d1x1x1_b256}
+  // CHECK: group = "pairs", kernel = @kernels::@share_rows_k32_t27_b256}
   // CHECK: builtin.unrealized_conversion_cast [[TABLE]], %arg3 : {{.+}} {rows = "coarse_rows"}
   %pairs = "spconv.cross_compact"(%map) {transposed = false, schedule = #spconv.schedule<"output_table", {}>} : (!spconv.cross_map<27>) -> !spconv.pairs<27>
   return %pairs : !spconv.pairs<27>
@@ -63,9 +64,24 @@ func.func @sorted(%fine: !spconv.coords<32> {spconv.name = "coords"}, %coarse: !
   // CHECK: kernel = @kernels::@arrange_t27_i4}
   // CHECK: {in_rows = "rows", rows = "coarse_rows"}
   %pairs = "spconv.cross_compact"(%map) {transposed = false, schedule = #spconv.schedule<"sorted_tiles", {block_rows = 256 : i64, items = 4 : i64}>} : (!spconv.cross_map<27>) -> !spconv.pairs<27>
-  // CHECK: kernel = @kernels::@cross_lookup_k32_3x3x3_s2x2x2_p1x1x1_d1x1x1_b256}
+  // CHECK: kernel = @kernels::@input_lookup_k32_3x3x3_s2x2x2_p1x1x1_d1x1x1_b256}
   // CHECK: kernel = @kernels::@arrange_t27_i4}
   // CHECK: {in_rows = "coarse_rows", rows = "rows"}
   %inverse = "spconv.cross_compact"(%map) {transposed = true, schedule = #spconv.schedule<"sorted_tiles", {block_rows = 256 : i64, items = 4 : i64}>} : (!spconv.cross_map<27>) -> !spconv.pairs<27>
   return %pairs, %inverse : !spconv.pairs<27>, !spconv.pairs<27>
 }
+
+// -----
+
+// Where the coarse set is sorted keys, every look-up is a search.
+// CHECK-LABEL: func.func @keys
+func.func @keys(%fine: !spconv.coords<32> {spconv.name = "coords"}, %coarse: !spconv.coords<32> {spconv.name = "out_coords"}) -> !spconv.pairs<8> {
+  %map = "spconv.cross_map"(%fine, %coarse) {kernel_size = array<i64: 2, 2, 2>, stride = array<i64: 2, 2, 2>, padding = array<i64: 0, 0, 0>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"coarse_keys", {block = 256 : i64, items = 4 : i64}>} : (!spconv.coords<32>, !spconv.coords<32>) -> !spconv.cross_map<8>
+  // CHECK: kernel = @kernels::@output_lookup_k32_keys_2x2x2_s2x2x2_p0x0x0_d1x1x1_b256}
+  // CHECK: kernel = @kernels::@share_rows_k32_keys_t8_b256}
+  %pairs = "spconv.cross_compact"(%map) {transposed = false, schedule = #spconv.schedule<"output_table", {}>} : (!spconv.cross_map<8>) -> !spconv.pairs<8>
+  return %pairs : !spconv.pairs<8>
+}
+// CHECK: gpu.func @output_lookup
+// CHECK-COUNT-8: scf.while
+// CHECK: gpu.return

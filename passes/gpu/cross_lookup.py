@@ -2,7 +2,8 @@
 
 The grid holds one i32 a cell of the coarse box, −1 or the lowest row with those coordinates: as many times smaller than
 a grid of the fine set as a stride has cells. A fine voxel looks up at most one coarse voxel a tap, and none through
-those taps whose division by the stride leaves a remainder.
+those taps whose division by the stride leaves a remainder. Where a grid would be too large, `find` searches in sorted
+keys instead (cross_index.py).
 
 Through one tap, coarse voxels ascend as fine ones do: pairs that are ordered by one side are ordered by the other too
 where both sets ascend. So one table, by fine rows, serves both directions, with its columns exchanged.
@@ -13,12 +14,12 @@ look_up_outputs is [tile of 16 coarse rows][tap][16] with fine rows.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 
 from spconv_compiler.passes.gpu.box import Box
 from spconv_compiler.passes.gpu.cross_axes import above_origin, coarse_at
+from spconv_compiler.passes.gpu.cross_index import Find, in_grid
 from spconv_compiler.passes.gpu.dense_grid import NONE, TILE_ROWS
 from spconv_compiler.passes.gpu.lanes import (
     atomic,
@@ -34,7 +35,7 @@ from spconv_compiler.passes.gpu.lanes import (
     thread,
     times,
 )
-from spconv_compiler.passes.kernel_builder import V, const, i32, if_, if_else, vec
+from spconv_compiler.passes.kernel_builder import V, const, for_, i32, if_, if_else, vec
 from spconv_compiler.passes.reach import Reach
 
 # A lane looks up at most this many taps, all loads in flight at once.
@@ -83,7 +84,7 @@ def batches(kernel_size: Sequence[int]) -> int:
     return math.prod(kernel_size[: 3 - batch_axes(kernel_size)])
 
 
-def look_up(reach: Reach, lanes: int, wave: int) -> Callable[..., None]:
+def look_up(reach: Reach, lanes: int, wave: int, find: Find = in_grid) -> Callable[..., None]:
     """Body(coords, count, grid, table, chunk, *box, shared): a lane per fine row along x, a batch of taps along y.
 
     chunk i32 [tap][workgroup]: the pairs that the rows of a workgroup have through a tap. shared: one i32 for each tap
@@ -98,7 +99,7 @@ def look_up(reach: Reach, lanes: int, wave: int) -> Callable[..., None]:
         # The same in the whole workgroup: what is beyond the last row has no work.
         with if_(first < rows):
             row = plus(first, lane)
-            (*found,) = _found(reach, coords, grid, Box.of(box), row, rows, part)
+            (*found,) = _found(reach, find, coords, grid, box, row, rows, part)
             padded = plus(rows, TILE_ROWS - 1) & -TILE_ROWS
             with if_(row < padded):
                 at = plus(times(row // TILE_ROWS, taps * TILE_ROWS), row % TILE_ROWS, times(part, batch * TILE_ROWS))
@@ -125,10 +126,9 @@ def batch_size(kernel_size: Sequence[int]) -> int:
 
 
 def fill_table(taps: int, lanes: int) -> Callable[..., None]:
-    """Body(table, out_count): −1 in the whole table of look_up_outputs."""
+    """Body(table, capacity): −1 in the whole table of look_up_outputs, for as many rows as there is room for."""
 
-    def body(table: V, out_count: V) -> None:
-        rows = load(out_count, const(0, i32()))
+    def body(table: V, rows: V) -> None:
         size = times(plus(rows, TILE_ROWS - 1) // TILE_ROWS, taps * TILE_ROWS)
         at = times(plus(times(block(), lanes), thread()), 4)
         with if_(at.ult(size)):
@@ -137,7 +137,26 @@ def fill_table(taps: int, lanes: int) -> Callable[..., None]:
     return body
 
 
-def look_up_outputs(reach: Reach, lanes: int) -> Callable[..., None]:
+def look_up_inputs(reach: Reach, lanes: int, find: Find = in_grid) -> Callable[..., None]:
+    """Body(coords, count, grid, table, capacity, *box): as look_up, without counts of pairs.
+
+    Rows behind the last fine one, up to the capacity, have no neighbours.
+    """
+    taps, batch = math.prod(reach.kernel_size), batch_size(reach.kernel_size)
+
+    def body(coords: V, count: V, grid: V, table: V, capacity: V, *box: V) -> None:
+        part, row = block("y"), plus(times(block(), lanes), thread())
+        rows = load(count, const(0, i32()))
+        found = _found(reach, find, coords, grid, box, row, rows, part)
+        with if_(row < (plus(capacity, TILE_ROWS - 1) & -TILE_ROWS)):
+            at = plus(times(row // TILE_ROWS, taps * TILE_ROWS), row % TILE_ROWS, times(part, batch * TILE_ROWS))
+            for tap, coarse in enumerate(found):
+                store(coarse, table, plus(at, tap * TILE_ROWS))
+
+    return body
+
+
+def look_up_outputs(reach: Reach, lanes: int, find: Find = in_grid) -> Callable[..., None]:
     """Body(coords, count, grid, table, *box): every fine row puts itself into the places of the coarse rows it meets.
 
     Of fine rows with equal coordinates the lowest stays.
@@ -147,7 +166,7 @@ def look_up_outputs(reach: Reach, lanes: int) -> Callable[..., None]:
     def body(coords: V, count: V, grid: V, table: V, *box: V) -> None:
         part, row = block("y"), plus(times(block(), lanes), thread())
         rows = load(count, const(0, i32()))
-        found = _found(reach, coords, grid, Box.of(box), row, rows, part)
+        found = _found(reach, find, coords, grid, box, row, rows, part)
         for tap, coarse in enumerate(found):
             with if_(coarse >= 0):
                 place = plus(times(coarse // TILE_ROWS, taps * TILE_ROWS), coarse % TILE_ROWS, tap * TILE_ROWS)
@@ -156,21 +175,46 @@ def look_up_outputs(reach: Reach, lanes: int) -> Callable[..., None]:
     return body
 
 
-def _found(reach: Reach, coords: V, grid: V, box: Box, row: V, rows: V, part: V) -> list[V]:
+def share_rows(taps: int, lanes: int, find: Find = in_grid) -> Callable[..., None]:
+    """Body(out_coords, out_count, grid, table, *box): coarse rows with the coordinates of a lower one get its line.
+
+    Only the lowest is in the grid, so only it has been found.
+    """
+
+    def body(coords: V, count: V, grid: V, table: V, *box: V) -> None:
+        row = plus(times(block(), lanes), thread())
+        with if_(row < load(count, const(0, i32()))):
+            inside, key = Box.of(box).pack(coords, row, (0, 0, 0))
+            (found,) = find(grid, box, [(inside, key)])
+            lowest = inside.select(found, row)
+            with if_(lowest.ne(row)), for_(0, const(taps, i32()), unroll=False) as tap:
+                from_, to = (times(one // TILE_ROWS, taps * TILE_ROWS) + one % TILE_ROWS for one in (lowest, row))
+                offset = times(tap.iv, TILE_ROWS)
+                store(load(table, plus(from_, offset)), table, plus(to, offset))
+
+    return body
+
+
+def _found(
+    reach: Reach, find: Find, coords: V, grid: V, arguments: Sequence[V], row: V, rows: V, part: V
+) -> list[V]:
     """The coarse rows that fine row `row` meets through the taps of batch `part`; −1 where there is none."""
-    nothing = [const(NONE, i32())] * batch_size(reach.kernel_size)
+    nothing, box = [const(NONE, i32())] * batch_size(reach.kernel_size), Box.of(arguments)
 
     def read() -> list[V]:
         columns = load(coords, times(row, 4), 4)
         batch, *place = [columns.lane(column).to(box.batches.type, signed=True) for column in range(4)]
-        look = functools.partial(_neighbours, reach, grid, box, batch, place, part)
+
+        def look() -> list[V]:
+            return find(grid, arguments, _cells(reach, box, batch, place, part))
+
         return if_else(batch.ult(box.batches), look, lambda: nothing)
 
     return if_else(row < rows, read, lambda: nothing)
 
 
-def _neighbours(reach: Reach, grid: V, box: Box, batch: V, place: list[V], part: V) -> list[V]:
-    """The loads of one batch of taps, all in flight; one that has no coarse voxel reads the first cell in vain."""
+def _cells(reach: Reach, box: Box, batch: V, place: list[V], part: V) -> list[tuple[V, V]]:
+    """(whether there can be one, the key) of the coarse voxel that a fine one meets through each tap of a batch."""
     axes = batch_axes(reach.kernel_size)
     taps: list[list[V | int]] = [list(range(size)) for size in reach.kernel_size]
     outer = part.to(batch.type)
@@ -185,6 +229,5 @@ def _neighbours(reach: Reach, grid: V, box: Box, batch: V, place: list[V], part:
             line = ((batch * box.extent[0] + z) * box.extent[1] + y) * box.extent[2]
             for has_x, x in met[2]:
                 cells.append((has_z & has_y & has_x, line + x))
-    loaded = [load(grid, inside.select(cell, 0)) for inside, cell in cells]
-    return [inside.select(coarse, NONE) for (inside, _), coarse in zip(cells, loaded, strict=True)]
+    return cells
 

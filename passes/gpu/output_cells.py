@@ -171,7 +171,7 @@ def read_marks(key_width: int, lanes: int, wave: int) -> Callable[..., None]:
             store((row + own).min(capacity), out_count, zero)
             store(row + own, out_count, const(1, i32()))
         for number, word in enumerate(words):
-            row = _write(out, row, capacity, word, times(plus(first, number), _WORD), box)
+            row = write_cells(out, row, capacity, word, times(plus(first, number), _WORD), box)
 
     return body
 
@@ -186,8 +186,11 @@ def _words(marks: V, state: V, first: V, count: V) -> list[V]:
     return [found.lane(number) for number in range(_WORDS)]
 
 
-def _write(out: V, row: V, capacity: V, word: V, cell: V, box: tuple[V, ...]) -> V:
-    """Writes the rows of one word's marks, from `row` on; the row behind them."""
+def write_cells(out: V, row: V, capacity: V, word: V, cell: V, box: tuple[V, ...]) -> V:
+    """Writes the rows of one word's marks, from `row` on, below the capacity; the row behind them.
+
+    cell: that of the word's lowest bit; box: low corner and extents of the cells, of its type.
+    """
     low, extent = box[:3], box[3:6]
 
     def next_bit(bits: V, row: V) -> list[V]:

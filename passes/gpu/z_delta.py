@@ -71,7 +71,7 @@ def search(
         box, part = Box.of(box_arguments), block("y")
         place = plus(times(block(), lanes), thread())
         half = sort.final_half(state, limit, rows)
-        sorted_ = _Sorted(records, half, rows, sort.wave)
+        sorted_ = SortedRecords(records, half, rows, sort.wave)
         own = sorted_.record(place.min(rows - 1))
         key, row = own.lane(0), own.lane(1).to(i32())
         z, y = (part // kernel_size[1]).to(key.type), (part % kernel_size[1]).to(key.type)
@@ -132,7 +132,7 @@ def turn_memory() -> list[ir.Type]:
     return [shared(TURNED_ROWS * _PITCH)]
 
 
-class _Sorted:
+class SortedRecords:
     """The sorted records as the kernel sees them."""
 
     def __init__(self, records: V, half: V, rows: V, wave: int) -> None:

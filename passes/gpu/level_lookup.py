@@ -1,0 +1,252 @@
+"""Neighbour tables of several maps, and their rows sorted by masks: kernels that serve all maps in one launch each.
+
+A lane looks up all taps of one output row in the marks of the level that is read (level_marks.py), so that it knows the
+row's mask, and writes the record that the sort begins with (row_masks.py). Passes of the sort and `arrange` are those
+of one map, each workgroup on its map's part of the buffers: records i32 [rows of all maps][4], tables [rows][most
+taps], and so on; state i32 in parts of MAP_STATE.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+import operator
+from collections.abc import Callable, Sequence
+
+from spconv_compiler import level_options as lo
+from spconv_compiler.bindings import ir
+from spconv_compiler.level_options import LANES, LevelMap, LevelOptions
+from spconv_compiler.passes.gpu import row_masks
+from spconv_compiler.passes.gpu.dense_grid import NONE, TILE_ROWS
+from spconv_compiler.passes.gpu.lanes import (
+    Part,
+    atomic,
+    barrier,
+    block,
+    concatenate,
+    fetch_put,
+    from_lane,
+    get,
+    load,
+    numbered,
+    plus,
+    put,
+    shared,
+    store,
+    thread,
+    times,
+)
+from spconv_compiler.passes.gpu.level_marks import Level, rank_of, read_words
+from spconv_compiler.passes.gpu.radix_sort import DIGIT_BITS, DIGITS, Sort
+from spconv_compiler.passes.kernel_builder import V, const, i32, if_
+from spconv_compiler.passes.reach import Reach
+
+# Neighbours that a lane looks up at once.
+_BATCH = 9
+
+
+def sort_of(wave: int) -> Sort:
+    """The sort of masks."""
+    return Sort(32, lo.SORT_ITEMS, wave)
+
+
+def sort_words(maps: int) -> int:
+    """Words of the state of all sorts beside one for each row (ROW_UNIT rows take 4 passes of 256 words)."""
+    return maps * lo.SORT_WORDS
+
+
+# Of a sort's state (radix_sort.py): whether keys are out of order, and where the counts of digits begin.
+_UNSORTED, _COUNTS = 0, 16
+
+
+@dataclasses.dataclass(frozen=True)
+class MapPlace:
+    """What places say of a map, the same in all lanes; see level_options.py."""
+
+    number: V
+    first_row: V
+    rows: V
+    state: V
+    origin: list[V]
+
+    @staticmethod
+    def at(options: LevelOptions, places: V, row: V, wave: int) -> MapPlace:
+        """The map that has `row` among the rows of all maps."""
+        start, number = (len(options.levels) + 1) * lo.LEVEL_WORDS, const(0, i32())
+        for other in range(1, len(options.maps)):
+            begins = load(places, const(start + other * lo.MAP_WORDS + lo.MAP_ROW, i32()))
+            number = number + (row >= from_lane(begins, 0, wave)).select(const(1, i32()), 0)
+        words = read_words(places, number, start, lo.MAP_WORDS, wave)
+        first_row, rows, state, *origin = words[: lo.MAP_ORIGIN + 3]
+        return MapPlace(number, first_row, rows, state, origin)
+
+    def is_one_of(self, options: LevelOptions, wanted: Callable[[LevelMap], bool]) -> V:
+        """i1: whether it is a map of which `wanted` holds; it holds for at least one."""
+        return functools.reduce(
+            operator.or_, (self.number.eq(at) for at, item in enumerate(options.maps) if wanted(item))
+        )
+
+
+def look_up_shared(wave: int) -> list[ir.Type]:
+    """The workgroup memory of look_up."""
+    return [shared(sort_of(wave).passes * DIGITS)]
+
+
+def look_up(options: LevelOptions, wave: int) -> Callable[..., None]:
+    """Body(coords, level_rows, marks, perm, places, table, records, state, shared)."""
+    kinds = sorted(set(options.maps), key=options.maps.index)
+
+    def body(
+        coords: V, level_rows: V, marks: V, perm: V, places: V, table: V, records: V, state: V, digits: V
+    ) -> None:
+        sort = sort_of(wave)
+        first = times(block(), LANES)
+        map_ = MapPlace.at(options, places, first, wave)
+        row = plus(first - map_.first_row, thread())
+        for turn in range(sort.passes):
+            put(const(0, i32()), digits, plus(thread(), turn * DIGITS))
+        barrier()
+        with if_(row < map_.rows):
+            for kind in kinds:
+                with if_(map_.is_one_of(options, kind.__eq__)):
+                    lines = Part(table, times(map_.first_row, options.most_taps))
+                    finder = _Finder(kind, (coords, level_rows, marks, perm, places), map_.origin, wave)
+                    key = finder.fill(lines, row)
+                    _record(key, row, Part(records, times(map_.first_row, 4)), digits, sort)
+        barrier()
+        own = Part(state, map_.state)
+        for turn in range(sort.passes):
+            place = plus(thread(), turn * DIGITS)
+            count = get(digits, place)
+            with if_(count.ne(0)):
+                atomic("add", count, own, plus(place, _COUNTS))
+        with if_(row.eq(0)):
+            # Masks are never in order.
+            store(const(1, i32()), own, const(_UNSORTED, i32()))
+
+    return body
+
+
+def _record(key: V, row: V, records: V, digits: V, sort: Sort) -> None:
+    store(concatenate([key, row]), records, times(row, 2))
+    for turn in range(sort.passes):
+        digit = (key >> DIGIT_BITS * turn) & (DIGITS - 1)
+        fetch_put(const(1, i32()), digits, plus(digit, turn * DIGITS))
+
+
+class _Finder:
+    """Looks up the taps of one row of a kind of map."""
+
+    def __init__(self, kind: LevelMap, buffers: Sequence[V], origin: list[V], wave: int) -> None:
+        geometry = kind.geometry
+        axes = (geometry.kernel_size, geometry.stride, geometry.padding, geometry.dilation)
+        self.kind, self.origin = kind, origin
+        self.reach = Reach.of(*axes, transposed=geometry.transposed)
+        coords, level_rows, self.marks, self.perm, places = buffers
+        self.read = Level.of(places, kind.reads, wave)
+        self.written = Level.of(places, kind.writes, wave)
+        self.rows = Part(level_rows, times(self.written.first_row, 4)) if kind.writes else coords
+
+    def fill(self, table: V, row: V) -> V:
+        """Writes a row of the table; its key."""
+        taps = list(itertools.product(*map(range, self.reach.kernel_size)))
+        # Rows that are left over lie in no batch.
+        batch, place = self.written.relative(load(self.rows, times(row, 4), 4))
+        there, _ = self.written.inside(batch, place)
+        words = row_masks.key_bits(self.reach.kernel_size)
+        line = plus(times(row // TILE_ROWS, len(taps) * TILE_ROWS), row % TILE_ROWS)
+        mask = const(0, i32())
+        for first in range(0, len(taps), _BATCH):
+            batch_of = taps[first : first + _BATCH]
+            for number, neighbour in enumerate(self._neighbours(batch_of, there, batch, place), first):
+                store(neighbour, table, plus(line, number * TILE_ROWS))
+                mask = mask | (neighbour >= 0).select(const(words[number], i32()), 0)
+        return row_masks.gray_rank(mask)
+
+    def _neighbours(self, taps: Sequence[tuple[int, ...]], there: V, batch: V, place: Sequence[V]) -> list[V]:
+        """The rows of the read level that a place meets; all loads in flight."""
+        cells, pairs = [], []
+        for tap in taps:
+            known, met = there, []
+            for axis in range(3):
+                fits, coordinate = self._met(axis, place[axis], tap[axis])
+                known = known & fits
+                met.append(coordinate)
+            within, cell = self.read.inside(batch, met)
+            known = known & within
+            cell = known.select(cell, 0)
+            cells.append((known, cell))
+            pairs.append(self.read.pair(self.marks, cell))
+        ranks = []
+        for (known, cell), pair in zip(cells, pairs, strict=True):
+            marked, before = rank_of(pair, cell)
+            # A level with more voxels than there is room for has no rows for the last of them.
+            ranks.append((known & marked & before.ult(self.read.capacity), before))
+        if self.kind.reads == 0:
+            rows = [load(self.perm, known.select(before, 0)) for known, before in ranks]
+        else:
+            rows = [before for _, before in ranks]
+        return [known.select(row, NONE) for (known, _), row in zip(ranks, rows, strict=True)]
+
+    def _met(self, axis: int, place: V, tap: int) -> tuple[V, V]:
+        """(whether there is one, its place) of the voxel along an axis that `place` reads through a tap."""
+        _, stride, _, dilation = self.reach.on(axis)
+        always = const(1, ir.IntegerType.get_signless(1))
+        if not self.reach.transposed:
+            return always, place * stride - self.origin[axis] + tap * dilation
+        distance = place + self.origin[axis] - tap * dilation
+        if stride == 1:
+            return always, distance
+        coarse = distance // stride
+        return (distance >= 0) & (coarse * stride).eq(distance), coarse
+
+
+def digit_pass(options: LevelOptions, wave: int) -> Callable[..., None]:
+    """Body(records, state, places, shared…): the next pass of every map's sort."""
+    one = sort_of(wave).digit_pass()
+
+    def body(records: V, state: V, places: V, *memory: V) -> None:
+        first = times(block(), lo.ROW_UNIT)
+        map_ = MapPlace.at(options, places, first, wave)
+        with if_(first - map_.first_row < map_.rows):
+            one(Part(records, times(map_.first_row, 4)), Part(state, map_.state), map_.rows, *memory)
+
+    return body
+
+
+def arrange_shared(options: LevelOptions, wave: int) -> list[ir.Type]:
+    """The workgroup memory of arrange."""
+    return [shared(size) for size in row_masks.shared_words(options.most_taps, wave)]
+
+
+def arrange(options: LevelOptions, wave: int) -> Callable[..., None]:
+    """Body(table, records, state, places, order, sorted_table, steps, step_count, shared…), as row_masks.arrange."""
+
+    def body(table: V, records: V, state: V, places: V, *rest: V) -> None:
+        order, sorted_table, steps, step_count, *memory = rest
+        map_, most = MapPlace.at(options, places, times(block(), LANES), wave), options.most_taps
+        base, blocks = map_.first_row, map_.first_row // row_masks.BLOCK_ROWS
+        parts = [
+            Part(table, times(base, most)),
+            Part(records, times(base, 4)),
+            Part(state, map_.state),
+            Part(order, base),
+            Part(sorted_table, times(base, most)),
+            Part(steps, times(blocks, most)),
+            Part(step_count, blocks),
+        ]
+        own = block() - blocks
+        for taps in sorted({taps_of(item) for item in options.maps}):
+            chosen = map_.is_one_of(options, lambda item, taps=taps: taps_of(item) == taps)  # type: ignore[misc]
+            # What is laid out beyond a map's last block has no rows.
+            with if_(chosen & (times(own, LANES) < map_.rows)), numbered(own):
+                row_masks.arrange(taps, sort_of(wave))(*parts, map_.rows, *memory)
+
+    return body
+
+
+def taps_of(item: LevelMap) -> int:
+    """Taps of a map."""
+    return math.prod(item.geometry.kernel_size)
