@@ -22,20 +22,46 @@ from spconv_compiler.artifact import Artifact
 from spconv_compiler.cache_entry import MANIFEST, DamagedEntry, manifest_text, read_files, read_manifest
 from spconv_compiler.cache_key import cache_key
 from spconv_compiler.errors import InputError
-from spconv_compiler.options import CompileOptions
 
 if TYPE_CHECKING:
-    from spconv_compiler.sparse_options import SparseOptions
+    from spconv_compiler.level_options import AnyOptions
     from spconv_compiler.targets import Target
 
 
 # What `use` has set, which counts before SPCONV_BUNDLE.
 _used: list[pathlib.Path] = []
+# What `add` has added.
+_added: list[pathlib.Path] = []
 
 
 def folder() -> pathlib.Path | None:
     """The bundle in use, if there is one."""
     return _used[-1] if _used else env.BUNDLE.get()
+
+
+def in_use() -> bool:
+    """Whether there is a bundle to look in."""
+    return bool(_used or _added or env.BUNDLE.get() is not None)
+
+
+def add(place: pathlib.Path) -> None:
+    """Looks for kernels in the bundle at `place` too, from now on, after those in use."""
+    if place not in _added:
+        _added.append(place)
+
+
+def look_up(options: AnyOptions, target: Target) -> Artifact | None:
+    """The kernel for these options out of the bundle in use, or of one that was added; None where none has it.
+
+    Raises:
+        InputError: see find.
+    """
+    place = folder()
+    for root in (*([] if place is None else [place]), *reversed(_added)):
+        found = find(root, options, target)
+        if found is not None:
+            return found
+    return None
 
 
 @contextlib.contextmanager
@@ -48,7 +74,7 @@ def use(place: pathlib.Path) -> Iterator[None]:
         _used.remove(place)
 
 
-def export_kernels(place: str | pathlib.Path, options: Iterable[CompileOptions | SparseOptions]) -> int:
+def export_kernels(place: str | pathlib.Path, options: Iterable[AnyOptions]) -> int:
     """Compiles kernels (or finds them in the cache) and writes them to a bundle; what is there already is replaced.
 
     Args:
@@ -77,12 +103,12 @@ def export_kernels(place: str | pathlib.Path, options: Iterable[CompileOptions |
     return count
 
 
-def bundle_parts(options: CompileOptions | SparseOptions, target: Target) -> dict[str, object]:
+def bundle_parts(options: AnyOptions, target: Target) -> dict[str, object]:
     """What an entry is found by."""
     return {**options.key_parts(), "target": target.facts(), "version": spconv_compiler.__version__}
 
 
-def find(place: pathlib.Path, options: CompileOptions | SparseOptions, target: Target) -> Artifact | None:
+def find(place: pathlib.Path, options: AnyOptions, target: Target) -> Artifact | None:
     """The kernel of a bundle, or None if it has none for these options.
 
     Raises:

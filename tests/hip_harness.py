@@ -16,6 +16,7 @@ import pytest
 from spconv_compiler.arrays import bytes_at
 from spconv_compiler.compiler import compile_conv
 from spconv_compiler.runtime.hip_library import HipError
+from spconv_compiler.runtime.owned import uncollected
 from spconv_compiler.sim.elf import CodeObject, Kernel
 from spconv_compiler.sim.errors import ObjectError, SimulatorError
 from spconv_compiler.sim.memory import Allocation, Memory
@@ -122,7 +123,9 @@ class Shim:
 
         def callback(*arguments: Any) -> int:
             try:
-                return method(*arguments) or 0
+                # A collection would call the shim again, which is at work, and free memory in the middle of a launch.
+                with uncollected():
+                    return method(*arguments) or 0
             except SimulatorError as error:
                 self.faults.append(error)
                 return CODES["hipErrorLaunchFailure"]

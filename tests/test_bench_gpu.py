@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from spconv_compiler import bundle
-from spconv_compiler.bench import gpu, gpu_report
+from spconv_compiler.bench import gpu, gpu_layer, gpu_net, gpu_report
 from spconv_compiler.bench.gpu_contenders import PEERS
 from spconv_compiler.compiler import conv_options
+from spconv_compiler.network.recipes import evaluate
 from spconv_compiler.targets import get_target
 from spconv_compiler.tools.bench import main
 
@@ -30,6 +32,21 @@ def test_the_fastest_peer_counts_however_exact_it_is() -> None:
     one = row(spconv_compiler=facts(1), spconv=facts(3), other=facts(2), rough=facts(1.5, ok=False))
     assert gpu_report.best_ratio(one, "cached_gpu_us") == 1.5
     assert gpu_report.best_ratio(row(spconv_compiler=facts(1)), "cached_gpu_us") is None
+
+
+def test_a_graph_of_ours_is_no_peer_and_keeps_no_map() -> None:
+    graph = {name: figure / 4 for name, figure in facts(1).items() if name.startswith("built")}
+    one = row(spconv_compiler=facts(1), **{gpu_layer.NAME: {**graph, "error": 1e-4, "ok": True}}, spconv=facts(3))
+    assert gpu_report.best_ratio(one, "built_wall_us") == 3
+    assert gpu_report.best_ratio(one, "built_wall_us", gpu_layer.NAME) == 12
+    assert gpu_report.best_ratio(one, "cached_wall_us", gpu_layer.NAME) is None
+    result = {"limits": {"matmul_tflops": 500.0, "copy_gbps": 4000.0}, "rows": [one]}
+    columns, cells = gpu_report.table(result)
+    assert [len(line) for line in cells] == [len(columns)] * 3
+    assert cells[1][columns.index("launches")] == "– / 4" and cells[1][columns.index("TFLOP/s")] == "–"
+    lines = gpu_report.notes(result)
+    assert "wall time, map built: fastest peer over our graph 12.00 in geometric mean, 12.00 to 12.00" in lines
+    assert not any("map kept: fastest peer over our graph" in line for line in lines)
 
 
 def test_the_floor_is_the_slower_of_product_and_copy() -> None:
@@ -54,7 +71,7 @@ def test_notes_name_what_is_wrong() -> None:
     assert all(len(line) == len(columns) for line in cells)
 
 
-def test_export_writes_frames_and_kernels(tmp_path: pathlib.Path) -> None:
+def test_export_writes_frames_kernels_and_layers(tmp_path: pathlib.Path) -> None:
     arguments = ["gpu", "--export", str(tmp_path), "--frames", "generated-tiny", "--channels", "16"]
     assert main(arguments) == 0
     with np.load(tmp_path / "frames" / "generated-tiny.npz") as data:
@@ -63,6 +80,11 @@ def test_export_writes_frames_and_kernels(tmp_path: pathlib.Path) -> None:
     for mapper in ("auto", "z_delta"):
         wanted = conv_options(3, 16, 16, dtype="f16", target="sm_90", mapper=mapper)
         assert bundle.find(tmp_path / "kernels", wanted, get_target("sm_90")) is not None
+    layer = gpu.layer_folder(tmp_path, "generated-tiny", 16)
+    assert bundle.find(layer / "kernels", conv_options(3, 16, 16, dtype="f16", target="sm_90"), get_target("sm_90"))
+    weight = torch.arange(16 * 27 * 16, dtype=torch.float16).reshape(16, 3, 3, 3, 16)
+    (step,) = torch.load(layer / "network.pt", weights_only=False)["plan"].steps
+    assert torch.equal(evaluate(dict(step.recipes)["weight"], {"conv.weight": weight}, {}), weight)
 
 
 def test_widths_of_frames() -> None:
@@ -75,3 +97,31 @@ def test_unknown_peers_are_usage_errors(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["gpu", "--peers", "nobody"]) == 2
     said = capsys.readouterr().err
     assert all(name in said for name in PEERS)
+
+
+def net_row(name: str, us: float, **others: Any) -> dict[str, Any]:
+    found = {"net": "n", "N": 1000, "contestant": name, "ok": True}
+    found |= {"wall_us": us, "wall_min_us": us, "gpu_us": us / 2}
+    found |= {"gpu_operations": 9, "host_calls": {"cuGraphLaunch": 1.0}, "peak_bytes": 2**20, "error": 1e-4}
+    return {**found, **others}
+
+
+def test_networks_are_compared_with_the_first() -> None:
+    ours = net_row(gpu_net.OURS, 100, graphs=1, not_replayed=None)
+    each = net_row(gpu_net.EACH, 150, graphs=0, not_replayed="too large", ok=False)
+    result = {"rows": [ours, each, net_row("spconv", 400)]}
+    columns, cells = gpu_net.table(result)
+    assert len(cells) == 3 and all(len(line) == len(columns) for line in cells)
+    assert cells[1][-1] == "1.0e-04 WRONG" and cells[0][-1] == "1.0e-04"
+    assert gpu_net.notes(result) == [
+        "n: each map by itself over ours: wall time 1.50, GPU time 1.50",
+        "n: each map by itself not replayed: too large",
+        "n: spconv over ours: wall time 4.00, GPU time 4.00",
+    ]
+
+
+def test_networks_that_were_not_exported_are_named(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    out = str(tmp_path / "out.json")
+    assert main(["gpu", "--net", "centerpoint", "--cases", str(tmp_path), "--out", out]) == 1
+    assert "frame.npz does not exist; spconv-bench gpu --net centerpoint --export makes it" in capsys.readouterr().err

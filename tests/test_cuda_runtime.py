@@ -230,3 +230,18 @@ def test_errors_survive_pickling(library: CudaLibrary) -> None:
     error = library.error("cuInit", 100)
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.code) == (str(error), 100)
+
+
+def test_words_copies_and_a_graph_on_the_device(device: CudaDevice) -> None:
+    module = device.load(PTX.encode())
+    with device.stream() as stream:
+        (first, _), (second, host) = words(device, [7, 7, 7], stream), words(device, [5, 5, 5], stream)
+        device.fill_words(first.pointer, -3, 2, stream)  # type: ignore[attr-defined]
+        device.copy(second.pointer, first.pointer, 8, stream)  # type: ignore[attr-defined]
+        graph = device.capture(
+            lambda other: device.launch(module, "add_one", [1], 64, [second, 3], other)  # type: ignore[list-item]
+        )
+        for _ in range(2):
+            graph.launch(stream)
+        device.copy_out(host.ctypes.data, second, stream)  # type: ignore[arg-type]
+    assert host.tolist() == [-1, -1, 7]

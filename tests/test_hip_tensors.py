@@ -31,18 +31,30 @@ class GpuTensor(torch.Tensor):
 
     gpu: Gpu
     memory: DeviceMemory
+    begin: int
 
     @staticmethod
-    def __new__(cls, gpu: Gpu, like: torch.Tensor) -> GpuTensor:
+    def __new__(cls, gpu: Gpu, like: torch.Tensor, whole: GpuTensor | None = None, begin: int = 0) -> GpuTensor:
         made = torch.Tensor._make_wrapper_subclass(cls, like.shape, dtype=like.dtype, device=f"cuda:{gpu.index}")
-        made.gpu = gpu
+        made.gpu, made.begin = gpu, begin
+        if whole is not None:
+            made.memory = whole.memory
+            return made
         made.memory = DeviceMemory(gpu.hip, max(1, like.numel() * like.element_size()))
         # As torch's own: memory that is free goes to the next tensor, not back to HIP, which would wait.
         gpu.pool.append(made.memory)
         return made
 
     def data_ptr(self) -> int:
-        return self.memory.pointer
+        return self.memory.pointer + self.begin
+
+    def rows(self, first: int, end: int) -> GpuTensor:
+        """A part of the same memory."""
+        count = self.shape[0]
+        first, end = min(first, count), min(end, count)
+        like = torch.empty((end - first, *self.shape[1:]), dtype=self.dtype)
+        row_bytes = self.element_size() * (self.numel() // max(1, count))
+        return GpuTensor(self.gpu, like, self, self.begin + first * row_bytes)
 
     def record_stream(self, stream: Any) -> None:
         self.gpu.recorded.append(stream.cuda_stream)
@@ -54,10 +66,21 @@ class GpuTensor(torch.Tensor):
     def __torch_dispatch__(cls, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
         flat = pytree.tree_leaves((arguments, keywords))
         gpu = next(item.gpu for item in flat if isinstance(item, GpuTensor))
+        if function is torch.ops.aten.slice.Tensor and len(arguments) == 4 and arguments[1] == 0:
+            return arguments[0].rows(*arguments[2:])
         keywords = dict(keywords or {})
         to_host = keywords.pop("device", None) == torch.device("cpu")
         host = pytree.tree_map_only(GpuTensor, gpu.fetch, (arguments, keywords))
         result = function(*host[0], **host[1])
+        for place, argument in enumerate(function._schema.arguments[: len(arguments)]):
+            if argument.alias_info is not None and argument.alias_info.is_write and result is host[0][place]:
+                gpu.write(arguments[place], result)
+                return arguments[place]
+        names = [item.name for item in function._schema.arguments if item.alias_info is not None]
+        if names and all(name in keywords for name in names):
+            for name in names:
+                gpu.write(keywords[name], host[1][name])
+            return tuple(keywords[name] for name in names)
         return result if to_host else pytree.tree_map_only(torch.Tensor, gpu.put, result)
 
 
@@ -75,14 +98,23 @@ class Gpu(TorchFunctionMode):
         keywords = dict(keywords or {})
         if str(keywords.get("device", "")) == f"cuda:{self.index}" and function is torch.empty:
             return GpuTensor(self, torch.empty(*arguments, dtype=keywords["dtype"]))
+        if function is torch.Tensor.to and arguments[1:] == (f"cuda:{self.index}",):
+            return self.put(arguments[0])
+        if str(keywords.get("device", "")) == f"cuda:{self.index}" and function is torch.arange:
+            return self.put(torch.arange(*arguments))
         return function(*arguments, **keywords)
 
     def put(self, tensor: torch.Tensor) -> GpuTensor:
         """A copy on the device; done."""
-        made, host = GpuTensor(self, tensor), tensor.contiguous()
+        made = GpuTensor(self, tensor)
+        self.write(made, tensor)
+        return made
+
+    def write(self, made: GpuTensor, tensor: torch.Tensor) -> None:
+        """Puts a tensor's contents where another lies; done."""
+        host = tensor.contiguous()
         if host.numel():
             self._copy(made.data_ptr(), host.data_ptr(), host, HOST_TO_DEVICE)
-        return made
 
     def fetch(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy on the host, after all work on the current stream."""

@@ -70,6 +70,28 @@ assert taken.pointer in addresses and memory_pool._bytes < kept
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
+class _Collects(dict[int, list[memory_pool.Block]]):
+    """A pool in which a collection happens at the worst moment, and gives another block back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting = [memory_pool.take(1 << 17)]
+
+    def setdefault(self, size: int, default: list[memory_pool.Block]) -> list[memory_pool.Block]:
+        while self.waiting:
+            memory_pool.give(self.waiting.pop())
+        return super().setdefault(size, default)
+
+
+def test_a_block_that_a_collection_gives_back_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is room for one: of two that are given back at once, the second within the first, one is kept."""
+    pool = _Collects()
+    monkeypatch.setattr(memory_pool, "_kept", pool)
+    monkeypatch.setattr(memory_pool, "_MOST_KEPT", 1 << 17)
+    memory_pool.give(memory_pool.take(1 << 17))
+    assert memory_pool._bytes == sum(block.nbytes for blocks in pool.values() for block in blocks) == 1 << 17
+
+
 def test_classes_are_no_more_than_an_eighth_apart() -> None:
     for nbytes in [*range(1 << 16, 1 << 17, 777), 10**6, 10**7, 1 << 25]:
         size = memory_pool._rounded(nbytes)

@@ -23,9 +23,9 @@ import numpy as np
 
 from spconv_compiler import bundle
 from spconv_compiler.bench.gpu_contenders import Contender, open_contenders
+from spconv_compiler.bench.gpu_layer import export_layer
 from spconv_compiler.errors import InputError
 
-KINDS = ("built", "cached")
 _WARM_UP = 3
 _PROFILED = 10
 _MATMUL = 8192
@@ -91,7 +91,7 @@ def cases(channels: Sequence[int]) -> dict[str, list[int]]:
 def export_cases(
     folder: Path, frames: Sequence[str], channels: Sequence[int], dtype: str, data: Path, step: Callable[[str], None]
 ) -> None:
-    """Writes all that `measure` reads, on a machine with the compiler: folder/frames, folder/kernels (a bundle).
+    """Writes all that `measure` reads, on a machine with the compiler: frames, kernels (a bundle), layers (networks).
 
     Raises:
         InputError: a frame is unknown or its file is not in `data`; the folder cannot be written to.
@@ -105,6 +105,10 @@ def export_cases(
         step(name)
         frame = load_frame(name, data)
         np.savez_compressed(folder / "frames" / f"{name}.npz", coords=frame.coords, shape=frame.spatial_shape)
+        for channels_ in cases(channels).get(name, channels):
+            export_layer(
+                layer_folder(folder, name, channels_), channels_, dtype, frame.coords, frame.spatial_shape
+            )
     widths = sorted({c for name in frames for c in cases(channels).get(name, channels)})
     for width in widths:
         step(f"C = {width}")
@@ -114,6 +118,11 @@ def export_cases(
             for mapper in ("auto", "z_delta")
         ]
         export_kernels(folder / "kernels", wanted)
+
+
+def layer_folder(folder: Path, frame: str, channels: int) -> Path:
+    """Where export_cases puts the layer of a case."""
+    return folder / "layers" / f"{frame}-{channels}"
 
 
 def _cases(settings: Settings) -> Iterator[tuple[str, int]]:
@@ -140,22 +149,25 @@ def _row(settings: Settings, frame: str, channels: int, torch: Any) -> dict[str,
     weight = (torch.randn(channels, 3, 3, 3, channels, device="cuda", generator=generator) * scale).to(kind)
     expected = _expected(features, weight, table, torch)
     found = {}
-    opened = open_contenders(settings.peers, coords, shape, features, weight)
+    layer = layer_folder(settings.folder, frame, channels)
+    opened = open_contenders(settings.peers, coords, shape, features, weight, layer)
     for contender in opened:
         found[contender.name] = _checked(contender, expected, settings.dtype, torch)
     for _ in range(settings.runs):
-        for contender, kind_ in itertools.product(opened, KINDS):
+        for contender, kind_ in ((one, kind_) for one in opened for kind_ in one.kinds):
             contender.prepare(1)
             found[contender.name].setdefault(f"{kind_}_wall", []).append(_wall(getattr(contender, kind_), torch))
     flops = 2 * pairs * channels * channels
     for contender in opened:
         facts = found[contender.name]
-        for kind_ in KINDS:
+        for kind_ in contender.kinds:
             contender.prepare(_PROFILED + 1)
             gpu_us, launches = _profiled(getattr(contender, kind_), torch)
             facts[f"{kind_}_wall_us"] = statistics.median(facts.pop(f"{kind_}_wall")) * 1e6
             facts[f"{kind_}_gpu_us"], facts[f"{kind_}_launches"] = gpu_us, launches
-        facts["tflops"] = flops / facts["cached_gpu_us"] / 1e6
+        if "cached_gpu_us" in facts:
+            facts["tflops"] = flops / facts["cached_gpu_us"] / 1e6
+        facts |= contender.facts()
     moved = rows * channels * 2 * 2 + weight.numel() * 2 + pairs * 4
     return {
         "frame": frame,
@@ -172,7 +184,7 @@ def _checked(contender: Contender, expected: Any, dtype: str, torch: Any) -> dic
     """Warms a contender up and compares what it gives, map built and map kept, with the sums in f64."""
     worst = 0.0
     contender.prepare(_WARM_UP)
-    for kind in KINDS:
+    for kind in contender.kinds:
         for _ in range(_WARM_UP):
             out = getattr(contender, kind)()
         worst = max(worst, float((out.double() - expected).norm() / expected.norm()))

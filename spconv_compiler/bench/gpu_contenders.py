@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
+from spconv_compiler.bench.gpu_layer import OursGraph
 from spconv_compiler.errors import InputError
 
 
@@ -14,6 +16,8 @@ class Contender(Protocol):
     """A submanifold convolution on given tensors."""
 
     name: str
+    kinds: tuple[str, ...]
+    """Which of its calls there are: "built", "cached"."""
 
     def prepare(self, calls: int) -> None:
         """Makes what that many calls of `built` use up; not timed."""
@@ -23,6 +27,9 @@ class Contender(Protocol):
 
     def cached(self) -> Any:
         """Convolves with the map of an earlier call."""
+
+    def facts(self) -> dict[str, Any]:
+        """What else there is to say of the last call."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,18 +47,18 @@ PEERS = {
 
 
 def open_contenders(
-    peers: Sequence[str], coords: Any, shape: tuple[int, ...], features: Any, weight: Any
+    peers: Sequence[str], coords: Any, shape: tuple[int, ...], features: Any, weight: Any, layer: Path
 ) -> list[Contender]:
-    """Ours, then the peers.
+    """Ours, call by call and as a graph, then the peers.
 
     Args:
         coords: int32 [N, 4]; features: [N, C_in]; weight: [C_out, 3, 3, 3, C_in], all on the GPU.
-        shape: (z, y, x).
+        shape: (z, y, x). layer: the folder of gpu_layer.export_layer.
 
     Raises:
-        InputError: a library cannot be imported.
+        InputError: a library cannot be imported, or there is no such folder.
     """
-    ours: list[Contender] = [Ours(coords, shape, features, weight)]
+    ours: list[Contender] = [Ours(coords, shape, features, weight), OursGraph(layer, coords, features, weight)]
     return ours + [SpconvLike(name, coords, shape, features, weight) for name in peers]
 
 
@@ -59,6 +66,7 @@ class Ours:
     """This package, on torch's current stream."""
 
     name = "spconv_compiler"
+    kinds: tuple[str, ...] = ("built", "cached")
 
     def __init__(self, coords: Any, shape: tuple[int, ...], features: Any, weight: Any) -> None:
         self._coords, self._features, self._weight = coords, features, weight
@@ -75,6 +83,9 @@ class Ours:
     def cached(self) -> Any:
         return self._run(self._coords)
 
+    def facts(self) -> dict[str, Any]:
+        return {}
+
     def _run(self, coords: Any) -> Any:
         from spconv_compiler.api import subm_conv3d
 
@@ -83,6 +94,8 @@ class Ours:
 
 class SpconvLike:
     """spconv, or a library that is used like it."""
+
+    kinds: tuple[str, ...] = ("built", "cached")
 
     def __init__(
         self, name: str, coords: Any, shape: tuple[int, ...], features: Any, weight: Any
@@ -115,6 +128,9 @@ class SpconvLike:
         out = self._run(self._maps)
         self._maps = out.indice_dict
         return out.features
+
+    def facts(self) -> dict[str, Any]:
+        return {}
 
     def _run(self, maps: dict[str, Any]) -> Any:
         with self._torch.no_grad():

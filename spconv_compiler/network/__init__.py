@@ -9,6 +9,10 @@
 | `plan`, `memory` | the steps of a network; which buffers share memory |
 | `kernels` | compiles and loads the kernels of the steps |
 | `calls`, `runner` | runs the steps on the CPU: one call for all kernels behind the maps |
+| `steps` | runs the steps on a GPU, one by one |
+| `captured`, `replay` | queues all steps on a GPU as graphs, and when |
+| `dense_tail` | dense results of more rows than there are |
+| `saved`, `recipes`, `portable` | networks in files, for machines without the compiler |
 | `arguments` | the arguments of calls, bound to the parameters of forward |
 | `compile` | `sc.compile` and `sc.import_graph` |
 """

@@ -28,6 +28,15 @@ class Parameters:
     signature: inspect.Signature
     given: Mapping[str, tuple[Any, str] | None]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle."""
+        given = {name: item and (tree_like(item[0]), item[1]) for name, item in self.given.items()}
+        return {"signature": self.signature, "given": given}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        given = {name: item and (structure_of(item[0]), item[1]) for name, item in state["given"].items()}
+        vars(self).update(signature=state["signature"], given=given)
+
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, by position and by keyword as those of the example.
 
@@ -56,7 +65,7 @@ def bind_example(
     Raises:
         InputError: the example does not fit the parameters.
     """
-    signature = inspect.signature(model.forward)
+    signature = _without_annotations(inspect.signature(model.forward))
     bound = _bound(signature, example, kwargs)
     args, named = _split(bound)
     given = {name: (_pytree.tree_structure(value), _tree_text(value)) for name, value in bound.arguments.items()}
@@ -73,6 +82,16 @@ def parameters_of(program: Any) -> Parameters | None:
     plain, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter(name, keyword if name in by_keyword else plain) for name in names]
     return Parameters(inspect.Signature(parameters), dict.fromkeys(names))
+
+
+def tree_like(spec: Any) -> Any:
+    """A pytree of a given structure, for pickle: torch warns of specs that are unpickled. None stays None."""
+    return None if spec is None else [_pytree.tree_unflatten([0] * spec.num_leaves, spec)]
+
+
+def structure_of(tree: Any) -> Any:
+    """The structure that tree_like was given."""
+    return None if tree is None else _pytree.tree_structure(tree[0])
 
 
 def check_frozen(name: str, compiled: Any, given: Any) -> None:
@@ -107,8 +126,14 @@ def _bound(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[st
     try:
         return signature.bind(*args, **kwargs)
     except TypeError as error:
-        accepted = ", ".join(str(p.replace(annotation=p.empty)) for p in signature.parameters.values())
+        accepted = ", ".join(map(str, signature.parameters.values()))
         raise InputError(f"the arguments do not fit: {error}; accepted: ({accepted})") from None
+
+
+def _without_annotations(signature: inspect.Signature) -> inspect.Signature:
+    """Annotations say nothing here, and may be what cannot be pickled."""
+    plain = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
+    return signature.replace(parameters=plain, return_annotation=signature.empty)
 
 
 def _split(bound: inspect.BoundArguments) -> tuple[tuple[Any, ...], dict[str, Any]]:

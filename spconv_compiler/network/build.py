@@ -16,6 +16,7 @@ from spconv_compiler.dialect import (
     SparseConv3dOp,
     SparsePool3dOp,
     SubmConv3dOp,
+    UnionCoordsOp,
 )
 from spconv_compiler.dialect.rules import channels, element
 from spconv_compiler.dialect.types import type_name
@@ -65,6 +66,8 @@ class _Builder:
         for op in self._ops:
             if isinstance(op, OutputCoordsOp):
                 self._add_outputs(op)
+            elif isinstance(op, UnionCoordsOp):
+                self._add_union(op)
         self._spread_levels()
         for (kind, argument), attributes in zip(arguments, self._attributes, strict=True):
             if kind == "value":
@@ -108,6 +111,11 @@ class _Builder:
         level = self._add_level(op.operation.results[0], Level(_name(op), None, place, out_shape, batches))
         self._plans.append(MapPlan(reads, level, geometry, False, True, extra))
         self._maps[self._key(reads, level, geometry)] = place
+
+    def _add_union(self, op: UnionCoordsOp) -> None:
+        first, second = (self._level_of[value] for value in op.parts)
+        limits = _limits(op.operation.attributes)
+        self._add_level(op.operation.results[0], Level(_name(op), None, None, *limits, (first, second)))
 
     @staticmethod
     def _key(reads: int, writes: int, geometry: ConvGeometry) -> tuple[Any, ...]:
@@ -212,7 +220,8 @@ class _Builder:
         numbers = tuple((name, self._numbers(value)) for name, value in vectors)
         name = _name(conv or op)
         out = self._value(result, name)
-        self._steps.append(Step(name, operation, place, inverse, options, given, numbers, out))
+        recipes = tuple((name, self._numbers.recipe(value)) for name, value in vectors)
+        self._steps.append(Step(name, operation, place, inverse, options, given, numbers, out, recipes))
 
 
 def _end_of(conv: Any) -> PointwiseOp | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import _pytree
@@ -15,20 +15,21 @@ from spconv_compiler.coordinates import check_coords
 from spconv_compiler.errors import InputError
 from spconv_compiler.forward_only import forward_only
 from spconv_compiler.network.arguments import Parameters, bind_example, check_frozen, check_tensor, parameters_of
-from spconv_compiler.network.build import build_plan
 from spconv_compiler.network.cpu import CpuNetwork
-from spconv_compiler.network.export import as_arguments, export
-from spconv_compiler.network.importer import Graph, import_graph
 from spconv_compiler.network.kernels import Progress, compile_all, is_on_rows, plan_options
 from spconv_compiler.network.maps import RunMaps, requests_of
-from spconv_compiler.network.memory import MemoryReport, assign_slots, peak_bytes
-from spconv_compiler.network.passes import optimize
+from spconv_compiler.network.memory import MemoryReport, Slots, assign_slots, peak_bytes
 from spconv_compiler.network.plan import NetworkPlan
+from spconv_compiler.network.replay import Replay
 from spconv_compiler.network.steps import StepNetwork
 from spconv_compiler.operands import check_features
+from spconv_compiler.pytorch.coords import to_int32
 from spconv_compiler.targets import CpuTarget, get_target
 from spconv_compiler.tensor_cache import TensorCache
 from spconv_compiler.tools.console import progress_bar
+
+if TYPE_CHECKING:
+    from spconv_compiler.network.importer import Graph
 
 # Frames whose maps are kept, with keep_maps.
 _KEPT_FRAMES = 4
@@ -37,11 +38,15 @@ _KEPT_FRAMES = 4
 class Network:
     """A compiled model: called as the model is, with any number of voxels. Made by `compile`.
 
+    It can be copied, pickled and saved with torch.save: with its weights, without its kernels, which are found on disk
+    or compiled where it is loaded.
+
     Attributes:
         graph: the network at level spconv, after its passes; str() of it is MLIR.
         plan: sets, maps, values and steps.
         timings: seconds of each part of compiling.
         compiled: kernels that were compiled, and neither in memory nor on disk.
+        replay: on a GPU target, what queues calls as one, and says why a call was not; else None.
     """
 
     def __init__(
@@ -61,7 +66,11 @@ class Network:
         self._eager, self._keep = eager, keep_maps
         on_cpu = isinstance(get_target(target), CpuTarget)
         self._runner = CpuNetwork(plan, target) if on_cpu else StepNetwork(plan, target)
+        self._slots: Slots | None = None
         self._requests = requests_of(plan, target)
+        self.replay: Replay | None = None
+        if isinstance(self._runner, StepNetwork):
+            self.replay = Replay(plan, self._runner, self._requests, graph.tail, keep_maps=keep_maps)
         levels = enumerate(plan.levels)
         self._levels = {number: level.argument for number, level in levels if level.argument is not None}
         self._frames: TensorCache[RunMaps] = TensorCache(_KEPT_FRAMES)
@@ -71,6 +80,17 @@ class Network:
         self._tensors = count if plain else -1
         self._one_result = graph.out_spec == _pytree.tree_structure(0)
         self._last: tuple[list[int], int, int] = ([0] * len(plan.levels), 0, 0)
+
+    def __reduce__(self) -> Any:
+        """For pickle and copy: kernels are not part of it, but found again, or compiled, where it is loaded."""
+        given = self.graph, self._eager, self.plan, self.target, self._keep, self._parameters
+        return _restore, (given, self._slots, self.timings)
+
+    def __deepcopy__(self, memo: Any) -> Network:
+        """Another network with memory and maps of its own; what neither changes is shared."""
+        restore, given = self.__reduce__()
+        made: Network = restore(*given)
+        return made
 
     def __repr__(self) -> str:
         return f"Network({len(self.plan.steps)} steps over {len(self.plan.maps)} maps, target={self.target!r})"
@@ -89,15 +109,32 @@ class Network:
         leaves = self._leaves(args, kwargs)
         with torch.no_grad():
             given = self.graph.head(leaves)
-            maps = self._maps(given)
-            values = self._features(given, maps)
-            made = self._runner.run(maps, values, keep=self._keep)
-            self._last = [maps.rows(level) for level in range(len(self.plan.levels))], maps.peak_bytes, maps.built_bytes
             sources = [given[place] for place, (kind, _) in enumerate(self.plan.arguments) if kind == "value"]
-            results = [self._result(kind, number, maps, made) for kind, number in self.plan.results]
-            outputs = self.graph.tail([*results, *leaves])
+            outputs = None if self.replay is None else self._replayed(self.replay, given, leaves)
+            if outputs is None:
+                outputs = self._step_by_step(given, leaves)
         outputs = [self._guard(output, sources) for output in outputs]
         return outputs[0] if self._one_result else _pytree.tree_unflatten(outputs, self.graph.out_spec)
+
+    def _replayed(self, replay: Replay, given: Sequence[Any], leaves: Sequence[Any]) -> list[Any] | None:
+        """The outputs where the call could be queued as one."""
+        coords = self._coords(given)
+        found = replay.run(coords, self._features(given, lambda level: coords[level].shape[0]), leaves)
+        if found is None:
+            return None
+        outputs, rows = found
+        self._last = rows, 0, 0
+        return outputs
+
+    def _step_by_step(self, given: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+        maps = self._maps(given)
+        made = self._runner.run(maps, self._features(given, maps.rows), keep=self._keep)
+        rows = [maps.rows(level) for level in range(len(self.plan.levels))]
+        self._last = rows, maps.peak_bytes, maps.built_bytes
+        if self.replay is not None:
+            self.replay.note(rows)
+        results = [self._result(kind, number, maps, made) for kind, number in self.plan.results]
+        return self.graph.tail([*results, *leaves])
 
     def _leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
         """The arguments as the program takes them, in a list."""
@@ -123,7 +160,8 @@ class Network:
             if not isinstance(tensor, torch.Tensor) or tensor.dim() != 2 or tensor.shape[1] != 4:
                 shape = list(getattr(tensor, "shape", ()))
                 raise InputError(f"{self.plan.levels[level].name} has shape {shape}; accepted: int32 [N, 4]")
-
+            if tensor.dtype is torch.int64:
+                coords[level] = to_int32(tensor)
         return coords
 
     def _build_maps(self, coords: Mapping[int, torch.Tensor]) -> RunMaps:
@@ -141,12 +179,12 @@ class Network:
         checksum = self._runner.any_kernel.checksum
         return self._frames.get(tensor, check_coords(tensor), None, checksum, lambda: self._build_maps(coords))
 
-    def _features(self, given: Sequence[Any], maps: RunMaps) -> dict[int, Array]:
+    def _features(self, given: Sequence[Any], rows: Callable[[int], int]) -> dict[int, Array]:
         found = {}
         for (kind, number), source in zip(self.plan.arguments, given, strict=True):
             if kind == "value":
                 value = self.plan.values[number]
-                array = check_features(source, maps.rows(value.level), self.plan.levels[value.level].name)
+                array = check_features(source, rows(value.level), self.plan.levels[value.level].name)
                 if (array.shape[1], array.dtype) != (value.channels, value.dtype):
                     raise InputError(
                         f"{value.name} has {array.shape[1]} channels of {array.dtype}; accepted, as in the example: "
@@ -168,7 +206,13 @@ class Network:
             maps = self._build_maps(self._coords(self.graph.head(leaves)))
         rows = [maps.rows(level) for level in range(len(self.plan.levels))]
         self._last = rows, 0, 0
-        self._runner.use_slots(assign_slots(self.plan, _sizes(self.plan, rows)))
+        self.use_slots(assign_slots(self.plan, _sizes(self.plan, rows)))
+
+    def use_slots(self, slots: Slots | None) -> None:
+        """Which values share memory, as place_values has decided it; None: they share none."""
+        self._slots = slots
+        if slots is not None:
+            self._runner.use_slots(slots)
 
     def memory_report(self) -> MemoryReport:
         """Bytes at the voxels of the last call, or of the example."""
@@ -209,6 +253,12 @@ def compile(
         ToolchainError: torch is too old to export models.
         CompileError, LaunchError, ToolchainError: see compile_conv and driver.load_conv.
     """
+    # Networks that are loaded run without the compiler (saved.py).
+    from spconv_compiler.network.build import build_plan
+    from spconv_compiler.network.export import as_arguments, export
+    from spconv_compiler.network.importer import import_graph
+    from spconv_compiler.network.passes import optimize, sharing_passes
+
     name = get_target(env.TARGET.get() if target is None else target).name
     clock = _Clock()
     named = dict(kwargs or {})
@@ -221,6 +271,8 @@ def compile(
         program = export(model, arguments, named)
     clock.lap("export")
     graph = import_graph(program)
+    # Its sets are those of the plan, whose rows memory_report counts with.
+    optimize(graph.module, graph.context, sharing_passes())
     eager = build_plan(graph)
     clock.lap("import")
     optimize(graph.module, graph.context)
@@ -231,9 +283,21 @@ def compile(
     network = Network(graph, eager, plan, name, keep_maps=keep_maps, parameters=parameters)
     network.timings, network.compiled = clock.laps, compiled
     given = (arguments, named) if program is not model else program.example_inputs
-    if given is not None:
+    if given is None:
+        network.use_slots(assign_slots(plan, _sizes(plan, [1] * len(plan.levels))))
+    else:
         network.place_values(_pytree.tree_leaves(given))
     clock.lap("load")
+    return network
+
+
+def _restore(given: tuple[Any, ...], slots: Slots | None, timings: Mapping[str, float]) -> Network:
+    """What Network.__reduce__ has taken apart."""
+    graph, eager, plan, target, keep, parameters = given
+    compiled = _compile_kernels(plan, target, None)
+    network = Network(graph, eager, plan, target, keep_maps=keep, parameters=parameters)
+    network.timings, network.compiled = dict(timings), compiled
+    network.use_slots(slots)
     return network
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch._dynamo.exc import UserError, UserErrorType
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree
 
-from spconv_compiler.errors import InputError, ToolchainError
-from spconv_compiler.network.lines import user_line
+from spconv_compiler.errors import InputError, SpconvError, ToolchainError
+from spconv_compiler.network.lines import is_library, user_line
+
+# What torch compares sizes with in place of "to the end".
+_ENDLESS = 2**62
 
 
 def as_arguments(example: Any, kwargs: Mapping[str, Any] | None = None) -> tuple[Any, ...]:
@@ -27,10 +34,10 @@ def export(model: Any, example: Any, kwargs: Mapping[str, Any] | None = None) ->
         model: in eval mode. example: its arguments. kwargs: those by keyword.
 
     Raises:
-        InputError: the model trains, the example has no coordinates or fewer than two voxels, or a Python number
-            depends on the values of a tensor.
+        InputError: the model trains, the example has no coordinates or fewer than two voxels, or torch cannot trace the
+            model, as where a Python number depends on the values of a tensor or on the number of voxels.
         ToolchainError: torch is too old.
-        Exception: what torch.export raises for a model that it cannot trace.
+        Exception: what the model raises.
     """
     _check_torch()
     if not isinstance(model, torch.nn.Module):
@@ -38,11 +45,13 @@ def export(model: Any, example: Any, kwargs: Mapping[str, Any] | None = None) ->
     if model.training:
         raise InputError("the model is in training mode; accepted: model.eval()")
     arguments, named = as_arguments(example, kwargs), dict(kwargs or {})
-    tensors = [leaf for leaf in _pytree.tree_leaves((arguments, named)) if isinstance(leaf, torch.Tensor)]
+    leaves = _pytree.tree_leaves((arguments, named))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     counts = {tensor.shape[0] for tensor in tensors if _is_coords(tensor)}
     if not counts:
         found = ", ".join(f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}" for tensor in tensors)
-        raise InputError(f"the example has no coordinates among {found or 'its arguments'}; accepted: int32 [N, 4]")
+        found = found or " and ".join(sorted({f"a {type(leaf).__name__}" for leaf in leaves})) or "no arguments"
+        raise InputError(f"the example has no coordinates among {found}; accepted: a tensor int32 [N, 4]")
     if min(counts) < 2:
         # torch.export takes sizes of 0 and 1 for constants.
         raise InputError(f"the example has {min(counts)} voxels; accepted: at least 2, for which calls then take any N")
@@ -53,11 +62,48 @@ def export(model: Any, example: Any, kwargs: Mapping[str, Any] | None = None) ->
     with torch.no_grad():
         try:
             return torch.export.export(model, arguments, named, dynamic_shapes=shapes, strict=False)
-        except GuardOnDataDependentSymNode as error:
-            raise InputError(
-                f"a number depends on the values of a tensor; at {user_line(error)}; accepted: numbers known before "
-                "the model runs, as a batch_size that is passed as an argument and compiled as a constant"
-            ) from error
+        except (RuntimeError, UserError) as error:
+            raise _explained(error, min(counts)) from error
+
+
+def _explained(error: RuntimeError, voxels: int) -> BaseException:
+    """What torch.export's error means for a user; the model's own errors and this package's as they are."""
+    if isinstance(error, SpconvError):
+        return error
+    line = user_line(error)
+    if isinstance(error, GuardOnDataDependentSymNode):
+        return InputError(
+            f"a number depends on the values of a tensor; at {line}; accepted: numbers known before "
+            "the model runs, as a batch_size that is passed as an argument and compiled as a constant"
+        )
+    if isinstance(error, UserError) and error.error_type is UserErrorType.CONSTRAINT_VIOLATION:
+        return InputError(_other_voxels(f"the example's {voxels} are a constant in its Python code"))
+    if not is_library(traceback.extract_tb(error.__traceback__)[-1].filename):
+        return error
+    return InputError(
+        f"the model cannot be traced: {str(error).splitlines()[0]}; at {line}; accepted: ops of torch and layers of "
+        "this package on tensors, and results that are tensors, SparseConvTensors, or lists, tuples and dicts of them"
+    )
+
+
+def check_any_rows(program: torch.export.ExportedProgram) -> None:
+    """Raises InputError where the graph is right for some numbers of voxels only, as its forward has compared them."""
+    metas = (node.meta.get("val") for node in program.graph.nodes)
+    modes = (meta.fake_mode for meta in metas if isinstance(meta, FakeTensor))
+    guards = getattr(getattr(next(modes, None), "shape_env", None), "guards", ())
+    for guard in guards:
+        # Features have as many rows as coordinates: a call checks that.
+        equal = type(guard.expr).__name__ == "Equality" and all(side.is_Symbol for side in guard.expr.args)
+        if not equal and not any(atom.is_Integer and abs(int(atom)) > _ENDLESS for atom in guard.expr.atoms()):
+            found = re.sub(r"\b[su]\d+\b", "N", str(guard.expr))
+            raise InputError(_other_voxels(f"its Python code has compared their number N, and found {found}"))
+
+
+def _other_voxels(why: str) -> str:
+    return (
+        f"the model is another for other numbers of voxels: {why}; accepted: a forward that is the same for any number "
+        "of voxels, without a comparison, a loop over rows, tolist() or a reshape to fixed rows"
+    )
 
 
 def _check_torch() -> None:
@@ -66,10 +112,10 @@ def _check_torch() -> None:
         if not hasattr(owner, name):
             missing = name if owner is torch.export else f"Dim.{name}"
             raise ToolchainError(
-                f"torch {torch.__version__} has no torch.export.{missing}, which sc.compile needs; accepted: a newer "
-                "torch that has it (eager layers work with this one)"
+                f"torch {torch.__version__} has no torch.export.{missing}, which sc.compile needs; accepted: torch 2.6 "
+                "or newer"
             )
 
 
 def _is_coords(tensor: torch.Tensor) -> bool:
-    return tensor.dim() == 2 and tensor.dtype == torch.int32 and tensor.shape[1] in (2, 3, 4)
+    return tensor.dim() == 2 and tensor.dtype in (torch.int32, torch.int64) and tensor.shape[1] in (2, 3, 4)

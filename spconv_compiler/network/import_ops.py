@@ -15,7 +15,7 @@ from spconv_compiler.bindings import ir
 from spconv_compiler.dialect import NormScaleOp, NormShiftOp
 from spconv_compiler.dialect.conv import subm_conv3d
 from spconv_compiler.dialect.network import affine, concat, numbers, pointwise
-from spconv_compiler.dialect.sparse import output_coords, sparse_conv3d, sparse_pool3d
+from spconv_compiler.dialect.sparse import output_coords, sparse_conv3d, sparse_pool3d, union_coords
 from spconv_compiler.epilogue import Epilogue, epilogue_of
 from spconv_compiler.network.lines import refuse
 from spconv_compiler.pytorch import ops
@@ -30,6 +30,12 @@ POINTWISE: dict[Any, Builder] = {}
 """Ops whose result has the rows of their tensor arguments."""
 SPARSE: dict[Any, Builder] = {}
 """Ops that take coordinates."""
+MAKE_COORDS = (ops.output_coords, ops.union_coords)
+"""Those whose results are coordinates."""
+
+
+class Left(Exception):
+    """What a builder raises, before it has built anything, for an op that is left to torch; says why."""
 
 
 def _register(table: dict[Any, Builder], *targets: Any) -> Callable[[Builder], Builder]:
@@ -91,22 +97,72 @@ def _convert(importer: Importer, node: Any) -> ir.Value:
     return pointwise(importer.rows(node, arguments(node)["self"]), importer.row_type(node))
 
 
-@_register(POINTWISE, _aten.add.Tensor, _aten.add_.Tensor)
-def _add(importer: Importer, node: Any) -> ir.Value:
-    given = arguments(node)
-    if given["alpha"] != 1:
-        raise refuse(node, f"alpha is {given['alpha']}", "1")
-    first, second = given["self"], given["other"]
-    for rows, vector in ((first, second), (second, first)):
-        if importer.is_constant(vector):
-            shift = importer.channel_vector(node, vector)
-            return affine(importer.rows(node, rows), importer.ones(shift.type), shift)
+def _scaled(importer: Importer, node: Any, rows: Any, scale: Any = 1, shift: Any = 0, *, factor: float = 1) -> ir.Value:
+    """rows · scale + factor · shift, by channel; what is known and is no rows is a number, or a vector [C]."""
+    result = importer.row_type(node)
+    vectors = importer.per_channel(node, "scale", scale), importer.per_channel(node, "shift", shift, factor)
+    value = importer.rows(node, rows)
+    return affine(value if value.type == result else pointwise(value, result), *vectors)
+
+
+def _total(importer: Importer, node: Any, first: Any, second: Any, factor: float) -> ir.Value:
+    """first + factor · second, either of which may be known."""
+    if importer.is_known(second):
+        return _scaled(importer, node, first, shift=second, factor=factor)
+    if importer.is_known(first):
+        return _scaled(importer, node, second, scale=factor, shift=first)
     values = [importer.rows(node, value) for value in (first, second)]
     result = importer.row_type(node)
     for value in values:
         if ir.RankedTensorType(value.type).shape != ir.RankedTensorType(result).shape:
             raise refuse(node, f"{value.type} is broadcast to {result}", "operands of equal shape, or a bias [C]")
-    return pointwise(values[0], result, residual=values[1])
+    if factor == 1:
+        return pointwise(values[0], result, residual=values[1])
+    if values[1].type != result:
+        values[1] = pointwise(values[1], result)
+    vectors = importer.per_channel(node, "scale", factor), importer.per_channel(node, "shift", 0)
+    return pointwise(values[0], result, residual=affine(values[1], *vectors))
+
+
+@_register(POINTWISE, _aten.add.Tensor, _aten.add_.Tensor, _aten.add.Scalar)
+def _add(importer: Importer, node: Any) -> ir.Value:
+    given = arguments(node)
+    return _total(importer, node, given["self"], given["other"], given["alpha"])
+
+
+@_register(POINTWISE, _aten.sub.Tensor, _aten.sub_.Tensor, _aten.sub.Scalar)
+def _sub(importer: Importer, node: Any) -> ir.Value:
+    given = arguments(node)
+    return _total(importer, node, given["self"], given["other"], -given["alpha"])
+
+
+@_register(POINTWISE, _aten.rsub.Scalar)
+def _rsub(importer: Importer, node: Any) -> ir.Value:
+    given = arguments(node)
+    return _scaled(importer, node, given["self"], scale=-given["alpha"], shift=given["other"])
+
+
+@_register(POINTWISE, _aten.mul.Tensor, _aten.mul_.Tensor, _aten.mul.Scalar)
+def _mul(importer: Importer, node: Any) -> ir.Value:
+    rows, scale = arguments(node)["self"], arguments(node)["other"]
+    if importer.is_known(rows):
+        rows, scale = scale, rows
+    return _scaled(importer, node, rows, scale)
+
+
+@_register(POINTWISE, _aten.div.Tensor, _aten.div_.Tensor, _aten.div.Scalar)
+def _div(importer: Importer, node: Any) -> ir.Value:
+    given = arguments(node)
+    if not importer.is_known(given["other"]):
+        raise Left(f"{given['other']} is computed when the model runs")
+    divisor = given["other"]
+    known = importer.constant(node, divisor) if isinstance(divisor, torch.fx.Node) else torch.tensor(float(divisor))
+    return _scaled(importer, node, given["self"], scale=1 / known.double())
+
+
+@_register(POINTWISE, _aten.neg.default)
+def _neg(importer: Importer, node: Any) -> ir.Value:
+    return _scaled(importer, node, arguments(node)["self"], scale=-1)
 
 
 @_register(POINTWISE, _aten.cat.default)
@@ -148,7 +204,7 @@ def _product(importer: Importer, node: Any, rows: Any, matrix: Any, bias: Any) -
     return subm_conv3d(
         importer.coords_of(node),
         importer.rows(node, rows),
-        importer.derived(node, "weight", weight),
+        importer.derived(f"{node.name}.weight", weight),
         importer.row_type(node),
         bias=None if bias is None else importer.channel_vector(node, bias),
     )
@@ -197,7 +253,17 @@ def _output_coords(importer: Importer, node: Any) -> ir.Value:
     importer.limit(node, given["coords"], given["spatial_shape"], given["batch_size"])
     axes = [importer.numbers(node, given[name]) for name in ("kernel_size", "stride", "padding", "dilation")]
     made = output_coords(importer.coords(node, given["coords"]), *axes, transposed=bool(given["transposed"]))
-    return importer.with_limits(node, made, importer.numbers(node, given["output_padding"]))
+    return importer.with_limits(node, made, given["coords"], importer.numbers(node, given["output_padding"]))
+
+
+@_register(SPARSE, ops.union_coords)
+def _union_coords(importer: Importer, node: Any) -> ir.Value:
+    given = arguments(node)
+    limits = given["spatial_shape"], given["batch_size"]
+    for name in ("first", "second"):
+        importer.limit(node, given[name], *limits)
+    made = union_coords(*(importer.coords(node, given[name]) for name in ("first", "second")))
+    return importer.with_limits(node, made, given["first"])
 
 
 @_register(SPARSE, ops.sparse_conv3d)
@@ -238,4 +304,6 @@ def _sparse_pool3d(importer: Importer, node: Any) -> ir.Value:
 def supported() -> str:
     """The names of all ops, for messages."""
     names = {str(getattr(target, "_schema", target)).split("(")[0].split("::")[-1] for target in (*POINTWISE, *SPARSE)}
-    return ", ".join(sorted(name.split(".")[0] for name in names if "built-in" not in name))
+    # Of an op and its variants, in place or with other arguments, one is enough.
+    plain = {name.split(".")[0].removesuffix("_").removeprefix("_") for name in names if "built-in" not in name}
+    return ", ".join(sorted(plain - {"native_batch_norm_legit_no_training", "to_copy"}))

@@ -22,15 +22,15 @@ from spconv_compiler.context import make_context
 from spconv_compiler.dialect.network import parameter
 from spconv_compiler.dialect.types import coords_type, element_named
 from spconv_compiler.errors import InputError
+from spconv_compiler.network.arguments import structure_of, tree_like
 from spconv_compiler.network.boundary import TorchPart, cut
-from spconv_compiler.network.import_ops import POINTWISE, SPARSE, arguments, supported
+from spconv_compiler.network.export import check_any_rows
+from spconv_compiler.network.import_ops import MAKE_COORDS, POINTWISE, SPARSE, Left, arguments, supported
 from spconv_compiler.network.lines import location_of, refuse
 from spconv_compiler.network.rows import RowGroups
-from spconv_compiler.pytorch import ops
 
 _ELEMENTS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
-# Ones for an op that has a shift and no scale.
-_ONES = "ones"
+_SPECS = ("in_spec", "out_spec")
 SHAPE, BATCH, EXTRA, NAME = "spconv.spatial_shape", "spconv.batch_size", "spconv.output_padding", "spconv.name"
 
 
@@ -60,6 +60,19 @@ class Graph:
     def __str__(self) -> str:
         return str(self.module.operation.get_asm(enable_debug_info=False))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle: the module as text."""
+        kept = {name: value for name, value in vars(self).items() if name not in ("context", "module")}
+        kept |= {name: tree_like(kept[name]) for name in _SPECS}
+        return {**kept, "text": self.module.operation.get_asm(enable_debug_info=True)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        context = make_context()
+        module = ir.Module.parse(state["text"], context)
+        kept = {name: value for name, value in state.items() if name != "text"}
+        kept |= {name: structure_of(kept[name]) for name in _SPECS}
+        vars(self).update(kept, context=context, module=module)
+
     def asm(self, *, locations: bool = True) -> str:
         """The IR as text, with locations behind every op."""
         return str(self.module.operation.get_asm(enable_debug_info=locations, pretty_debug_info=locations))
@@ -79,6 +92,7 @@ def import_graph(program: Any) -> Graph:
     """
     if not isinstance(program, torch.export.ExportedProgram):
         raise InputError(f"program is a {type(program).__name__}; accepted: what torch.export.export returns")
+    check_any_rows(program)
     context = make_context()
     with context, ir.Location.unknown():
         return Importer(program, context).graph()
@@ -98,6 +112,7 @@ class Importer:
         self._limits: dict[Any, tuple[Any, Any]] = {}
         # Nodes that stay in torch, with the first node on the way that could not be taken.
         self._left: dict[Any, Any] = {}
+        self._reasons: dict[Any, str] = {}
         self._groups = RowGroups()
         self.module = ir.Module.create()
         with ir.InsertionPoint(self.module.body):
@@ -146,7 +161,7 @@ class Importer:
 
     def _group_rows(self) -> None:
         for node in self._nodes:
-            if node.target in SPARSE and node.target is not ops.output_coords:
+            if node.target in SPARSE and node.target not in MAKE_COORDS:
                 given = arguments(node)
                 self._groups.place(given["features"], given["coords"], node)
                 self._groups.place(node, given.get("out_coords", given["coords"]), node)
@@ -170,7 +185,11 @@ class Importer:
         elif left is not None:
             self._left[node] = self._left[left]
         elif node.target in POINTWISE and self._on_rows(node):
-            self._build(node, POINTWISE[node.target])
+            try:
+                self._build(node, POINTWISE[node.target])
+            except Left as reason:
+                self._left[node] = node
+                self._reasons[node] = str(reason)
         elif any(value in self._values for value in given) and not self._only_arguments(given):
             self._left[node] = node
 
@@ -188,7 +207,8 @@ class Importer:
             self._values[node] = builder(self, node)
 
     def _refuse_between(self, node: Any, culprit: Any) -> InputError:
-        return refuse(culprit, f"there is no such op for rows, and {node.name} needs its result", supported())
+        reason = self._reasons.get(culprit, "there is no such op for rows")
+        return refuse(culprit, f"{reason}, and {node.name} needs its result", supported())
 
     def _argument(self, node: Any, type_: ir.Type) -> ir.Value:
         """A node that torch makes before the sparse part, as an argument of the function."""
@@ -242,8 +262,9 @@ class Importer:
         """The coordinates that the rows of `node` belong to."""
         return self.coords(node, self._groups.coords(node))
 
-    def is_constant(self, value: Any) -> bool:
-        return value in self._constants
+    def is_known(self, value: Any) -> bool:
+        """Whether a value is a number, or a tensor that does not depend on the inputs."""
+        return isinstance(value, (int, float, torch.Tensor)) or value in self._constants
 
     def constant(self, node: Any, value: Any) -> torch.Tensor:
         """A tensor that is known: a parameter, a buffer, or what was computed of such."""
@@ -263,9 +284,8 @@ class Importer:
             raise refuse(node, f"{name} is {tensor.dtype}", ", ".join(_ELEMENTS.values()))
         return parameter(name, ir.RankedTensorType.get(list(tensor.shape), element_named(kind)))
 
-    def derived(self, node: Any, what: str, tensor: torch.Tensor) -> ir.Value:
+    def derived(self, name: str, tensor: torch.Tensor) -> ir.Value:
         """A tensor made of parameters, under a name of its own."""
-        name = f"{node.name}.{what}"
         self._parameters[name] = tensor.contiguous()
         type_ = ir.RankedTensorType.get(list(tensor.shape), element_named(_ELEMENTS[tensor.dtype]))
         return parameter(name, type_)
@@ -276,11 +296,22 @@ class Importer:
             raise refuse(node, f"{value} has shape {list(self._constants[value].shape)}", "one number per channel, [C]")
         return self.parameter(node, value, "f32")
 
-    def ones(self, type_: ir.Type) -> ir.Value:
-        """A vector of ones."""
-        count = ir.RankedTensorType(type_).get_dim_size(0)
-        self._parameters[f"{_ONES}.{count}"] = torch.ones(count)
-        return parameter(f"{_ONES}.{count}", type_)
+    def per_channel(self, node: Any, what: str, value: Any, factor: float = 1) -> ir.Value:
+        """A known number or vector, times a factor, as f32 with an element for each channel of `node`.
+
+        Raises:
+            Left: the value is computed when the model runs, or does not have a number per channel.
+        """
+        if not self.is_known(value):
+            raise Left(f"{value} is computed when the model runs")
+        given = self._constants[value] if isinstance(value, torch.fx.Node) else torch.as_tensor(value)
+        count = ir.RankedTensorType(self.row_type(node)).get_dim_size(1)
+        if given.numel() not in (1, count) or (given.dim() > 0 and given.shape[-1] != given.numel()):
+            raise Left(f"{value} has shape {list(given.shape)}, not one number or one per channel [{count}]")
+        numbers = (given.double() * factor).reshape(-1).expand(count)
+        # Equal ones have one name, so that cse finds them.
+        name = f"{float(numbers[0])}.{count}" if given.numel() == 1 else f"{node.name}.{what}"
+        return self.derived(name, numbers.float())
 
     def numbers(self, node: Any, values: Any) -> tuple[int, int, int]:
         """Three numbers that are known."""
@@ -297,9 +328,11 @@ class Importer:
         if self._limits.setdefault(coords, known) != known:
             raise refuse(node, f"coordinates lie in {known} and in {self._limits[coords]}", "one shape for one tensor")
 
-    def with_limits(self, node: Any, made: ir.Value, extra: tuple[int, int, int]) -> ir.Value:
-        """The result of an output_coords with the shape that it is clipped to, as attributes."""
-        shape, batches = self._limits[arguments(node)["coords"]]
+    def with_limits(
+        self, node: Any, made: ir.Value, coords: Any, extra: tuple[int, int, int] = (0, 0, 0)
+    ) -> ir.Value:
+        """The coordinates that `node` makes of `coords`, with the shape that these lie in as attributes."""
+        shape, batches = self._limits[coords]
         attributes = _limit_attributes(shape, batches)
         if any(extra):
             attributes[EXTRA] = ir.DenseI64ArrayAttr.get(list(extra))

@@ -32,7 +32,7 @@ class Line(NamedTuple):
 def line_of(node: Any) -> Line:
     """The innermost line that is not torch's or this package's, or else the innermost of all."""
     frames = [(m["file"], int(m["line"])) for m in _FRAME.finditer(node.meta.get("stack_trace") or "")]
-    mine = [frame for frame in frames if not _is_library(frame[0])]
+    mine = [frame for frame in frames if not is_library(frame[0])]
     file, line = (mine or frames or [("", 0)])[-1]
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     return Line(file, line, str(stack[-1][0]) if stack else "")
@@ -41,7 +41,7 @@ def line_of(node: Any) -> Line:
 def user_line(error: BaseException) -> Line:
     """The innermost line on an error's way that is not torch's or this package's."""
     frames = [(entry.filename, entry.lineno or 0) for entry in traceback.extract_tb(error.__traceback__)]
-    mine = [frame for frame in frames if not _is_library(frame[0]) and not frame[0].startswith(_NETWORK)]
+    mine = [frame for frame in frames if not is_library(frame[0]) and not frame[0].startswith(_NETWORK)]
     file, line = (mine or [("", 0)])[-1]
     return Line(file, line, "")
 
@@ -58,5 +58,6 @@ def refuse(node: Any, found: str, accepted: str) -> InputError:
     return InputError(f"node {node.name} ({node.target}): {found}; at {line_of(node)}; accepted: {accepted}")
 
 
-def _is_library(file: str) -> bool:
+def is_library(file: str) -> bool:
+    """Whether a file is torch's or one of the modules' here."""
     return file.startswith(_MODULES) or f"site-packages/{_TORCH}" in file.replace("\\", "/")

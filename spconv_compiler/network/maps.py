@@ -11,6 +11,7 @@ from spconv_compiler.coordinates import Box, check_box, check_coords, with_batch
 from spconv_compiler.driver import load_conv
 from spconv_compiler.map_request import MapRequest, map_request
 from spconv_compiler.network.plan import NetworkPlan
+from spconv_compiler.pytorch.coords import union_rows
 from spconv_compiler.sparse_map import MapState, make_map
 
 Pairs = Mapping[str, Any]
@@ -46,10 +47,12 @@ class RunMaps:
         for number, level in enumerate(plan.levels):
             if level.argument is not None:
                 self._points[number] = with_batch(check_coords(given[number], on_gpu=True))
-        for number, map_ in enumerate(plan.maps):
-            if map_.makes_level:
-                self._states[number] = state = make_map(requests[number], self.coords[map_.reads])
-                self.coords[map_.writes] = state.out_coords
+            elif level.union is not None:
+                self.coords[number] = union_rows([self.coords[part] for part in level.union])
+            elif level.map is not None:
+                source = self.coords[plan.maps[level.map].reads]
+                self._states[level.map] = state = make_map(requests[level.map], source)
+                self.coords[number] = state.out_coords
 
     def rows(self, level: int) -> int:
         """How many voxels a level has."""

@@ -10,11 +10,16 @@ from spconv_compiler.pipeline import Stage
 from spconv_compiler.runner import Runner
 
 
+def sharing_passes() -> tuple[Pass, ...]:
+    """Before the plan of the model as it is written."""
+    # Strided layers over one coordinate set with one geometry have one set of outputs from here on.
+    return (Upstream("share-coordinates", "cse"),)
+
+
 def network_passes() -> tuple[Pass, ...]:
     """Every pass between import and plan."""
     return (
-        # Strided layers over one coordinate set with one geometry have one set of outputs from here on.
-        Upstream("share-coordinates", "cse"),
+        *sharing_passes(),
         # Before pointwise ops are fused: a batch norm lies between a convolution and its activation.
         pass_class("fold-affine")(),
         pass_class("fuse-pointwise")(),
@@ -23,12 +28,12 @@ def network_passes() -> tuple[Pass, ...]:
     )
 
 
-def optimize(module: ir.Module, context: ir.Context) -> None:
-    """Runs all passes on `module`; SPCONV_PRINT_AFTER and SPCONV_VERIFY hold here too.
+def optimize(module: ir.Module, context: ir.Context, passes: tuple[Pass, ...] | None = None) -> None:
+    """Runs passes, by default all, on `module`; SPCONV_PRINT_AFTER and SPCONV_VERIFY hold here too.
 
     Raises:
         PassError, VerifyError: a pass refuses the module, or leaves it wrong.
     """
     runner = Runner(verify=env.VERIFY.get(), print_after=env.PRINT_AFTER.get())
     with context, ir.Location.unknown():
-        runner.run_stages(module, [Stage("spconv", "spconv", network_passes())])
+        runner.run_stages(module, [Stage("spconv", "spconv", network_passes() if passes is None else passes)])

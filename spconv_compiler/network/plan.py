@@ -9,6 +9,7 @@ import torch
 
 from spconv_compiler.arrays import ITEM_BYTES
 from spconv_compiler.geometry import ConvGeometry, Triple
+from spconv_compiler.network.recipes import Recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,6 +19,7 @@ class Level:
     Attributes:
         argument: place among the arguments of the network, or None for one that is made.
         map: the map whose outputs it is, or None.
+        union: the two levels whose voxels it has, or None.
         shape, batches: where its coordinates must lie, or None.
     """
 
@@ -26,6 +28,7 @@ class Level:
     map: int | None
     shape: Triple | None
     batches: int | None
+    union: tuple[int, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +74,7 @@ class Step:
         options: what its kernel depends on, but target and key width.
         reads: (argument of the kernel, value), in order; numbers: (argument, tensor) likewise.
         out: the value that it makes.
+        recipes: how the numbers are made of a model's parameters, likewise.
     """
 
     name: str
@@ -81,6 +85,7 @@ class Step:
     reads: tuple[tuple[str, int], ...]
     numbers: tuple[tuple[str, torch.Tensor], ...]
     out: int
+    recipes: tuple[tuple[str, Recipe], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -101,7 +106,9 @@ class NetworkPlan:
 
     def __str__(self) -> str:
         lines = [f"{len(self.levels)} coordinate sets, {len(self.maps)} maps, {len(self.steps)} steps"]
-        lines += [f"  set {n}: {level.name}" for n, level in enumerate(self.levels)]
+        for n, level in enumerate(self.levels):
+            both = "" if level.union is None else f", union of sets {level.union[0]} and {level.union[1]}"
+            lines.append(f"  set {n}: {level.name}{both}")
         for n, map_ in enumerate(self.maps):
             kind = "submanifold" if map_.submanifold else f"{map_.reads} → {map_.writes}, stride {map_.geometry.stride}"
             lines.append(f"  map {n}: set {map_.reads}, kernel {map_.geometry.kernel_size}, {kind}")

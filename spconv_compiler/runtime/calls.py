@@ -26,11 +26,11 @@ def forget_captured() -> None:
 
 
 class HostCall:
-    """Uploads inputs, downloads results; everything it allocates lives until the stream has done its work."""
+    """Uploads inputs, downloads results; all that it allocates or reads lives until the stream has done its work."""
 
     def __init__(self, device: Device, stream: Any) -> None:
         self.device, self.stream = device, stream
-        self._held: list[Buffer] = []
+        self._held: list[Any] = []
 
     def allocate(self, name: str, nbytes: int, *, writable: bool = True) -> Buffer:
         buffer = self.device.allocate(name, nbytes, self.stream, writable=writable)
@@ -44,6 +44,8 @@ class HostCall:
     def place(self, name: str, array: Array) -> Buffer:
         """The array's contents on the device, not to be written to."""
         buffer = self.allocate(name, array.nbytes, writable=False)
+        # The copy reads it when its turn comes.
+        self._held.append(array.source)
         self.device.copy_in(buffer, array.pointer, self.stream)
         return buffer
 

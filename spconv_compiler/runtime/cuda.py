@@ -16,7 +16,7 @@ from spconv_compiler.runtime.cuda_library import (
     CudaContext,
     CudaError,
 )
-from spconv_compiler.runtime.owned import Owned
+from spconv_compiler.runtime.owned import Owned, uncollected
 
 
 class CudaOwned(Owned):
@@ -102,9 +102,9 @@ class Graph(CudaOwned):
 
     releases = ("cuGraphExecDestroy",)
 
-    def launch(self, stream: Stream) -> None:
-        """Queues the captured work."""
-        self.driver.call("cuGraphLaunch", self.handle, stream.handle)
+    def launch(self, stream: Stream | int) -> None:
+        """Queues the captured work on a stream, or on that with a handle."""
+        self.driver.call("cuGraphLaunch", self.handle, stream if isinstance(stream, int) else stream.handle)
 
 
 class Capture:
@@ -132,7 +132,8 @@ def capture(stream: Stream) -> Iterator[Capture]:
     driver, result = stream.driver, Capture()
     driver.call("cuStreamBeginCapture_v2", stream.handle, CAPTURE_THREAD_LOCAL)
     try:
-        yield result
+        with uncollected():
+            yield result
     except BaseException:
         with contextlib.suppress(CudaError):  # an error in the block invalidates the capture, which is said again here
             _destroy(driver, _end_capture(stream))

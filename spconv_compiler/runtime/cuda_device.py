@@ -6,10 +6,10 @@ import contextlib
 import ctypes
 import functools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from spconv_compiler.errors import LaunchError
-from spconv_compiler.runtime.cuda import DeviceMemory, Stream
+from spconv_compiler.runtime.cuda import DeviceMemory, Graph, Stream, capture
 from spconv_compiler.runtime.cuda_library import (
     INSTEAD,
     MAJOR,
@@ -121,6 +121,18 @@ class CudaDevice:
     def fill(self, buffer: Buffer, byte: int, stream: int) -> None:
         """Sets all bytes of a buffer to one value."""
         self.driver.call("cuMemsetD8Async", buffer.pointer, byte, buffer.nbytes, stream)
+
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        self.driver.call("cuMemcpyDtoDAsync_v2", target, source, nbytes, stream)
+
+    def fill_words(self, target: int, word: int, count: int, stream: int) -> None:
+        self.driver.call("cuMemsetD32Async", target, word % 2**32, count, stream)
+
+    def capture(self, queue: Callable[[int], None]) -> Graph:
+        with self.current(), Stream(self.driver) as stream:
+            with capture(stream) as captured:
+                queue(stream.handle)
+            return captured.graph
 
     def launch(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -55,14 +55,33 @@ class Device(Protocol):
         """Waits until the work on a stream is done."""
 
 
+class Graph(Protocol):
+    """Work that was captured once. The memory that it touches must live as long as it is launched."""
+
+    def launch(self, stream: int) -> None:
+        """Queues it on a stream."""
+
+
 class TorchDevice(Device, Protocol):
-    """A device on which torch's tensors may lie.
+    """A device on which torch's tensors may lie, behind a driver that has graphs.
 
     Attributes:
         index: its number, torch's and the driver's.
     """
 
     index: int
+
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Copies between addresses on the device."""
+
+    def fill_words(self, target: int, word: int, count: int, stream: int) -> None:
+        """Sets `count` i32 words at an address."""
+
+    def capture(self, queue: Callable[[int], None]) -> Graph:
+        """What `queue` queues on the stream that it is given, as a graph; none of it is run.
+
+        In `queue`, memory can neither be allocated nor waited for.
+        """
 
     def current(self) -> AbstractContextManager[None]:
         """Makes this the thread's current device in the block."""

@@ -104,8 +104,19 @@ class GpuPlan:
         self, group: str, symbols: Mapping[str, int], given: Mapping[str, Buffer], call: Call
     ) -> dict[str, Buffer]:
         """The buffers of a group that are not given; those that are kept, and the others, are made together."""
+        kept, scratch = self.sizes(group, symbols, given)
+        return {**call.allocate_all(kept), **call.allocate_all(scratch)}
+
+    def sizes(
+        self, group: str, symbols: Mapping[str, int], given: Mapping[str, Buffer]
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """Bytes of the buffers of a group that are not given: of those that later groups read or that are kept, others.
+
+        Raises:
+            LaunchError: a buffer is missing that an earlier group fills.
+        """
         if group not in self._groups:
-            return {}
+            return {}, {}
         found = self._groups[group]
         missing = [name for name in found.needed if name not in given]
         if missing:
@@ -114,7 +125,7 @@ class GpuPlan:
             name: size for name, size in zip(found.made, found.sizes(symbols), strict=True) if name not in given
         }
         kept = {name: size for name, size in sizes.items() if name in found.kept}
-        return {**call.allocate_all(kept), **call.allocate_all({n: s for n, s in sizes.items() if n not in kept})}
+        return kept, {name: size for name, size in sizes.items() if name not in kept}
 
     def launch(self, group: str, symbols: Mapping[str, int], buffers: Mapping[str, Buffer], call: Call) -> None:
         """Queues a group's launches on buffers that are all there: what a graph can capture."""

@@ -16,7 +16,7 @@ from spconv_compiler.runtime.hip_library import (
     HipError,
     HipLibrary,
 )
-from spconv_compiler.runtime.owned import Owned
+from spconv_compiler.runtime.owned import Owned, uncollected
 
 
 class HipOwned(Owned):
@@ -116,9 +116,9 @@ class Graph(HipOwned):
 
     releases = ("hipGraphExecDestroy",)
 
-    def launch(self, stream: Stream) -> None:
-        """Queues the captured work."""
-        self.hip.call("hipGraphLaunch", self.handle, stream.handle)
+    def launch(self, stream: Stream | int) -> None:
+        """Queues the captured work on a stream, or on that with a handle."""
+        self.hip.call("hipGraphLaunch", self.handle, stream if isinstance(stream, int) else stream.handle)
 
 
 class Capture:
@@ -146,7 +146,8 @@ def capture(stream: Stream) -> Iterator[Capture]:
     hip, result = stream.hip, Capture()
     hip.call("hipStreamBeginCapture", stream.handle, CAPTURE_THREAD_LOCAL)
     try:
-        yield result
+        with uncollected():
+            yield result
     except BaseException:
         with contextlib.suppress(HipError):  # an error in the block invalidates the capture, which is said again here
             _destroy(hip, _end_capture(stream))

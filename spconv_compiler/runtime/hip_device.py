@@ -6,13 +6,14 @@ import contextlib
 import ctypes
 import functools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from spconv_compiler.errors import LaunchError
 from spconv_compiler.runtime.device import Buffer
-from spconv_compiler.runtime.hip import DeviceMemory, Stream
+from spconv_compiler.runtime.hip import DeviceMemory, Graph, Stream, capture
 from spconv_compiler.runtime.hip_library import (
     ATTRIBUTE_MEMORY_POOLS,
+    DEVICE_TO_DEVICE,
     DEVICE_TO_HOST,
     HOST_TO_DEVICE,
     INSTEAD,
@@ -131,6 +132,18 @@ class HipDevice:
     def fill(self, buffer: Buffer, byte: int, stream: int) -> None:
         """Sets all bytes of a buffer to one value."""
         self.hip.call("hipMemsetAsync", buffer.pointer, byte, buffer.nbytes, stream)
+
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        self.hip.call("hipMemcpyAsync", target, source, nbytes, DEVICE_TO_DEVICE, stream)
+
+    def fill_words(self, target: int, word: int, count: int, stream: int) -> None:
+        self.hip.call("hipMemsetD32Async", target, word, count, stream)
+
+    def capture(self, queue: Callable[[int], None]) -> Graph:
+        with self.current(), Stream(self.hip) as stream:
+            with capture(stream) as captured:
+                queue(stream.handle)
+            return captured.graph
 
     def launch(
         self,

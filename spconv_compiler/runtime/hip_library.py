@@ -55,6 +55,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "hipMemPoolTrimTo": (_pointer, _size),
     "hipMemcpyAsync": (_pointer, _pointer, _size, _int, _pointer),
     "hipMemsetAsync": (_pointer, _int, _size, _pointer),
+    "hipMemsetD32Async": (_pointer, _int, _size, _pointer),
     "hipStreamCreateWithFlags": (_out, _uint),
     "hipStreamDestroy": (_pointer,),
     "hipStreamSynchronize": (_pointer,),

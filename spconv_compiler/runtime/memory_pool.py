@@ -28,8 +28,10 @@ _lock = threading.RLock()
 
 
 def _reset_lock() -> None:
-    global _lock
+    global _lock, _bytes
     _lock = threading.RLock()
+    # The thread that held the old one may have been between counting a block and taking or keeping it.
+    _bytes = sum(size * len(blocks) for size, blocks in _kept.items())
 
 
 if hasattr(os, "register_at_fork"):
@@ -61,16 +63,17 @@ def give(block: Any) -> None:
         return
     with _lock:
         if _bytes + size <= _MOST_KEPT:
-            _kept.setdefault(size, []).append(block)
+            # Counted first: a collection in the next line may give other blocks back, which must see this one.
             _bytes += size
+            _kept.setdefault(size, []).append(block)
 
 
 def clear() -> None:
     """Gives all kept blocks back to the system."""
     global _bytes
     with _lock:
-        _kept.clear()
         _bytes = 0
+        _kept.clear()
 
 
 def _rounded(nbytes: int) -> int:

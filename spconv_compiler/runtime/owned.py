@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -63,6 +64,18 @@ class Owned:
         else:
             # The error that is under way says more than one of the release.
             self._release()
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage is collected in the block: what is collected may release memory, or wait for a stream."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _release(call: Callable[..., None], names: tuple[str, ...], handle: int, stream: Owned | None) -> None:

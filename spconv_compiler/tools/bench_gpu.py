@@ -1,7 +1,9 @@
-"""`spconv-bench gpu`: submanifold convolutions on an NVIDIA GPU, beside other libraries in the same run.
+"""`spconv-bench gpu`: convolutions and whole networks on an NVIDIA GPU, beside other libraries in the same run.
 
     spconv-bench gpu --export gpu-cases                   where the compiler is: frames and kernels into a folder
     spconv-bench gpu --cases gpu-cases --peers spconv     where the GPU is; needs torch, and no compiler
+
+With --net centerpoint spunet both are about whole networks instead of submanifold convolutions.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ _CHANNELS = (64, 128, 256, 512)
 def add_gpu(commands: Any) -> None:
     """The command's arguments."""
     from spconv_compiler.bench.gpu_contenders import PEERS
+    from spconv_compiler.nets.registry import MODELS
 
-    gpu = commands.add_parser("gpu", help="submanifold 3x3x3 convolutions on an NVIDIA GPU")
+    gpu = commands.add_parser("gpu", help="submanifold 3x3x3 convolutions, or networks, on an NVIDIA GPU")
+    gpu.add_argument("--net", nargs="+", choices=tuple(MODELS), metavar="NAME", help=f"networks: {', '.join(MODELS)}")
     gpu.add_argument("--export", type=Path, metavar="DIR", help="write what a run needs to a folder, and run nothing")
     gpu.add_argument("--cases", type=Path, metavar="DIR", help="a folder that --export wrote (default: made now)")
     gpu.add_argument("--peers", nargs="+", choices=tuple(PEERS), default=[], help="measure these in the same rounds")
@@ -38,13 +42,17 @@ def run_gpu(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     import tempfile
 
-    from spconv_compiler.bench import frames, gpu
+    from spconv_compiler.bench import frames, gpu, gpu_net
 
     data = arguments.data or frames.default_data()
     names = tuple(arguments.frames or frames.default_names(data))
     channels = tuple(arguments.channels or _CHANNELS)
 
     def export(folder: Path) -> None:
+        if arguments.net:
+            with progress_bar(len(arguments.net)) as step:
+                gpu_net.export_nets(folder, arguments.net, arguments.dtype, data, step)
+            return
         with progress_bar(len(names) + len(channels)) as step:
             gpu.export_cases(folder, names, channels, arguments.dtype, data, step)
 
@@ -65,6 +73,8 @@ def _measure(
 ) -> int:
     from spconv_compiler.bench import gpu, gpu_report
 
+    if arguments.net:
+        return _measure_nets(arguments, folder, out)
     settings = gpu.Settings(folder, names, channels, arguments.dtype, arguments.runs, tuple(arguments.peers))
     with progress_bar(gpu.steps(settings)) as step:
         result = gpu.measure(settings, step)
@@ -77,4 +87,22 @@ def _measure(
         say(line)
     say(f"results → {out}")
     ours = [row["contenders"][gpu_report.OURS]["ok"] for row in result["rows"]]
+    return 0 if all(ours) else FAILURE
+
+
+def _measure_nets(arguments: argparse.Namespace, folder: Path, out: Path) -> int:
+    from spconv_compiler.bench import gpu_net
+
+    settings = gpu_net.Settings(folder, tuple(arguments.net), arguments.dtype, arguments.runs, tuple(arguments.peers))
+    with progress_bar(len(settings.nets)) as step:
+        result = gpu_net.measure(settings, step)
+    text = json.dumps(result, indent=1).encode()
+    write_whole(out, lambda file: file.write(text))
+    say(f"{result['gpu']}; " + ", ".join(f"{name} {version}" for name, version in result["versions"].items()) + "\n")
+    print_table(*gpu_net.table(result))
+    say("\nvoxels in, result out, all maps built in every call; medians\n")
+    for line in gpu_net.notes(result):
+        say(line)
+    say(f"results → {out}")
+    ours = [row["ok"] for row in result["rows"] if row["contestant"] in (gpu_net.OURS, gpu_net.STEPS)]
     return 0 if all(ours) else FAILURE

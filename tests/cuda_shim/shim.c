@@ -206,6 +206,16 @@ int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t size, void *stream) {
     NEED_CONTEXT;
     return queue(stream, (work){.kind = 1, .to = (uint64_t)to, .from = from, .size = size});
 }
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t size, void *stream) {
+    NEED_CONTEXT;
+    return queue(stream, (work){.kind = 4, .to = to, .from = from, .size = size});
+}
+int cuMemsetD32Async(uint64_t to, unsigned word, size_t count, void *stream) {
+    NEED_CONTEXT;
+    if (to % 4 || !inside(to, 4 * count)) return BAD_ADDRESS;
+    for (size_t at = 0; at < count; at++) ((unsigned *)to)[at] = word;
+    return OK;
+}
 int cuMemsetD8Async(uint64_t to, unsigned char byte, size_t size, void *stream) {
     NEED_CONTEXT;
     if (!inside(to, size)) return BAD_ADDRESS;

@@ -180,6 +180,22 @@ API int hipMemsetAsync(void *target, int value, size_t size, void *handle) {
     return leave(code == SUCCESS && size > 0 ? submit(stream, &fill) : code);
 }
 
+/* `count` words of 32 bits; tests have few of them: a piece of work for every byte. */
+API int hipMemsetD32Async(void *target, int value, size_t count, void *handle) {
+    int code = enter(__func__);
+    struct object *stream = code == SUCCESS ? stream_of(handle) : NULL;
+    if (code == SUCCESS && stream == NULL)
+        code = INVALID_HANDLE;
+    if (code == SUCCESS && ((uintptr_t)target % 4 != 0 || !side((uintptr_t)target, 4 * count, 1)))
+        code = INVALID_VALUE;
+    for (size_t byte = 0; code == SUCCESS && byte < 4 * count; byte++) {
+        int part = (int)((uint32_t)value >> 8 * (byte % 4) & 255);
+        struct command fill = {.action = FILL, .target = (uintptr_t)target + byte, .value = part, .size = 1};
+        code = submit(stream, &fill);
+    }
+    return leave(code);
+}
+
 /* Memory may have gone between the call and now. */
 int execute_copy(const struct command *copy) {
     int to_device = copy->direction != DEVICE_TO_HOST, from_device = copy->direction != HOST_TO_DEVICE;

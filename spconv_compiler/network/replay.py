@@ -1,0 +1,247 @@
+"""When a network on a GPU is queued as one, and how much room its graphs have.
+
+The first call runs step by step and says how many voxels the levels have. The second finds room for as many and an
+eighth more, queues everything in places that stay, and captures it; from then on a call copies its frame into place,
+launches the graphs and waits once, for the numbers of voxels. More voxels than there is room for run step by step; the
+room of their level is doubled, and the next call captures anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from spconv_compiler.arrays import Array
+from spconv_compiler.compiler import compile_options
+from spconv_compiler.coordinates import check_coords, with_batch
+from spconv_compiler.errors import InputError, LaunchError
+from spconv_compiler.map_request import MapRequest
+from spconv_compiler.network.boundary import TorchPart
+from spconv_compiler.network.captured import CapturedNetwork
+from spconv_compiler.network.dense_tail import padded_tail
+from spconv_compiler.network.places import ALL, COLUMNS, COORD_BYTES, COUNT_WORDS, LIMIT_WORDS, makes_levels
+from spconv_compiler.network.plan import NetworkPlan
+from spconv_compiler.network.steps import StepNetwork
+from spconv_compiler.runtime.calls import tensor_call
+from spconv_compiler.targets import GpuTarget, get_target
+
+_LEAST_ROOM = 16
+
+
+class Replay:
+    """See the module. `run` may be called from several threads, on several streams: one call runs at a time.
+
+    Args:
+        tail: makes the program's results of those of the plan and of the program's inputs.
+        keep_maps: whether maps are to stay for the next call.
+
+    Attributes:
+        reason: why the last call was not queued as one, or None.
+        graphs: how many graphs the last call launched; 0 where every launch was queued by itself.
+        on: whether graphs are wanted; False lets every call run step by step.
+        together: whether a network that makes levels builds them and all maps together where it can (level_plan.py).
+    """
+
+    def __init__(
+        self,
+        plan: NetworkPlan,
+        steps: StepNetwork,
+        requests: Mapping[int, MapRequest],
+        tail: TorchPart,
+        *,
+        keep_maps: bool,
+    ) -> None:
+        self._plan, self._steps, self._requests, self._tail = plan, steps, requests, tail
+        self._padded = padded_tail(tail, plan)
+        self._never = _why_never(plan, steps, keep_maps)
+        if self._never is None and makes_levels(plan) and steps.level_plan is not None:
+            compile_options(steps.level_plan.options)
+        self._room: list[int] | None = None
+        self._captured: dict[int, CapturedNetwork] = {}
+        self._lock = threading.Lock()
+        self.reason: str | None = None
+        self.graphs = 0
+        self.on = self.together = True
+
+    @property
+    def room(self) -> tuple[int, ...] | None:
+        """The rows that there is room for, by level; None before the first call."""
+        return None if self._room is None else tuple(self._room)
+
+    def note(self, rows: Sequence[int]) -> None:
+        """Finds room for so many rows of the levels."""
+        with self._lock:
+            before = self._room
+            wanted = [room_for(count) for count in rows]
+            if before is None:
+                self._room = wanted
+            elif any(count > old for count, old in zip(rows, before, strict=True)):
+                pairs = zip(rows, wanted, before, strict=True)
+                self._room = [max(new, 2 * old) if count > old else old for count, new, old in pairs]
+                self._captured.clear()
+
+    def run(
+        self, coords: Mapping[int, Any], values: Mapping[int, Array], leaves: Sequence[Any]
+    ) -> tuple[list[Any], list[int]] | None:
+        """(the program's results, rows of the levels), or None where the network has to run step by step.
+
+        Args:
+            coords: those of the arguments, by level. values: those of the arguments, by number, checked.
+            leaves: the program's inputs.
+
+        Raises:
+            LaunchError: the device refuses or fails.
+        """
+        points = {level: with_batch(check_coords(tensor, on_gpu=True)) for level, tensor in coords.items()}
+        with self._lock:
+            self.graphs = 0
+            self.reason = self._why_not(points, values)
+            return None if self.reason is not None else self._run(points, values, leaves)
+
+    def _why_not(self, points: Mapping[int, Array], values: Mapping[int, Array]) -> str | None:
+        if self._never is not None or not self.on:
+            return self._never or "graphs are switched off"
+        places = {array.device for array in (*points.values(), *values.values())}
+        if len(places) != 1 or None in places:
+            return "the arguments lie in host memory, or not all on one GPU"
+        if self._room is None:
+            return "the first call finds out how many voxels the levels have"
+        for level, array in points.items():
+            if array.shape[0] == 0:
+                return f"{self._plan.levels[level].name} has no voxels"
+            if array.shape[0] > self._room[level]:
+                return self._outgrown(level, array.shape[0])
+        if torch.cuda.is_current_stream_capturing():
+            return "the caller captures the stream, and a call waits for numbers of voxels"
+        return None
+
+    def _outgrown(self, level: int, rows: int) -> str:
+        assert self._room is not None
+        return f"{self._plan.levels[level].name} has {rows} voxels, and there was room for {self._room[level]}"
+
+    def _run(
+        self, points: Mapping[int, Array], values: Mapping[int, Array], leaves: Sequence[Any]
+    ) -> tuple[list[Any], list[int]] | None:
+        first = next(iter(points.values()))
+        kernel = self._steps.any_kernel.on(first.device)
+        with tensor_call(kernel.device, share=False) as call:
+            try:
+                found = self._find(call, first)
+            except (InputError, LaunchError) as error:
+                self._never = self.reason = str(error)
+                return None
+            found.place(points, values, call.stream)
+            made = found.run(values, call.stream)
+            rows = {level: array.shape[0] for level, array in points.items()}
+            outputs = copies = None
+            if self._padded is not None:
+                outputs = self._padded([*(found.tensor(kind, number) for kind, number in self._plan.results), *leaves])
+            else:
+                copies = [
+                    made[number]
+                    if kind == "value" and number in made
+                    else self._copy(found, kind, number, rows, call.stream)
+                    for kind, number in self._plan.results
+                ]
+            counts = self._numbers(found, points)
+            if counts is None:
+                return None
+            self._capture(found)
+            if copies is not None:
+                results = [
+                    copy.narrow(0, 0, counts[self._level_of(kind, number)])
+                    for copy, (kind, number) in zip(copies, self._plan.results, strict=True)
+                ]
+                outputs = self._tail([*results, *leaves])
+        assert outputs is not None
+        self.graphs = found.graphs
+        return outputs, counts
+
+    def _find(self, call: Any, first: Array) -> CapturedNetwork:
+        index = call.device.index
+        if index not in self._captured:
+            assert self._room is not None
+            self._captured[index] = CapturedNetwork(
+                self._plan,
+                self._steps,
+                self._requests,
+                self._room,
+                call,
+                first.source,
+                together=self.together,
+                hand_out=self._padded is None,
+            )
+        return self._captured[index]
+
+    def _level_of(self, kind: str, number: int) -> int:
+        return number if kind == "level" else self._plan.values[number].level
+
+    def _copy(self, found: CapturedNetwork, kind: str, number: int, rows: Mapping[int, int], stream: int) -> Any:
+        """A copy of a result: of the rows that there are where their number is known, else of all."""
+        level, source = self._level_of(kind, number), found.tensor(kind, number)
+        count = rows.get(level, found.room[level])
+        made = source.new_empty((count, source.shape[1]))
+        row_bytes = COORD_BYTES if kind == "level" else self._plan.values[number].row_bytes
+        found.device.copy(made.data_ptr(), source.data_ptr(), count * row_bytes, stream)
+        return made
+
+    def _numbers(self, found: CapturedNetwork, points: Mapping[int, Array]) -> list[int] | None:
+        """Rows of the levels, once the work is done; None where a level has no room, or coordinates are out of range.
+
+        This is the call's only wait.
+        """
+        at = COUNT_WORDS * len(self._plan.levels)
+        for array, limits in zip(points.values(), found.limits, strict=True):
+            torch.aminmax(array.source, dim=0, out=limits)
+        words = found.status.tolist()
+        counts = words[ALL : COUNT_WORDS * len(self._plan.levels) : COUNT_WORDS]
+        for level, (count, room) in enumerate(zip(counts, found.room, strict=True)):
+            if count > room:
+                self.reason = self._outgrown(level, count)
+                return None
+        for level in points:
+            box, low, high = found.levels[level].box, words[at : at + COLUMNS], words[at + COLUMNS : at + LIMIT_WORDS]
+            at += LIMIT_WORDS
+            if min(low) < 0 or any(value > most for value, most in zip(high, box.high, strict=True)):
+                self.reason = f"coords of {self._plan.levels[level].name} are out of range"
+                return None
+        return counts
+
+    def _capture(self, found: CapturedNetwork) -> None:
+        if found.graphs or found.refused:
+            return
+        try:
+            found.capture()
+        except LaunchError as error:
+            found.refused = True
+            logging.getLogger("spconv_compiler").warning("a network is queued without a graph: %s", error)
+
+
+def room_for(rows: int) -> int:
+    """Room for so many rows and up to an eighth more: a multiple of an eighth of the octave."""
+    step = max(_LEAST_ROOM, 1 << max(rows - 1, 0).bit_length() >> 4)
+    return max(-(-rows // step), 1) * step
+
+
+def _why_never(plan: NetworkPlan, steps: StepNetwork, keep_maps: bool) -> str | None:
+    """What keeps every call of a network from being queued as one, or None."""
+    target = get_target(steps.target)
+    if not isinstance(target, GpuTarget) or target.simulated:
+        return f"target {steps.target} has no graphs"
+    if keep_maps:
+        return "keep_maps keeps the maps of one call for the next, and graphs build them anew"
+    if steps.any_kernel is None:
+        return "no step has a kernel"
+    for level in plan.levels:
+        if level.argument is not None and (level.shape is None or level.batches is None):
+            return f"{level.name} has no spatial_shape or no batch_size"
+        if level.union is not None:
+            return f"{level.name} joins the voxels of two sets, which torch does"
+    for kind, number in plan.arguments:
+        if kind == "value" and plan.levels[plan.values[number].level].argument is None:
+            return f"{plan.values[number].name} belongs to voxels that the network makes"
+    return None
