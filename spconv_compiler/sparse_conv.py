@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from spconv_compiler.arrays import Array, as_array, empty_like_kind
 from spconv_compiler.coordinates import check_coords
@@ -75,23 +76,7 @@ def sparse_conv3d(
         InputError: an argument is not accepted; nothing is changed.
         CompileError, LaunchError, ToolchainError: see compile_conv and driver.load_conv.
     """
-    size = _kernel_of(weight, weight_layout, kernel_size)
-    request = map_request(
-        kernel_size=size,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        transposed=False,
-        output_padding=0,
-        spatial_shape=spatial_shape,
-        batch_size=batch_size,
-        target=target_for(target, coords),
-    )
-    check_features(features, check_coords(coords, on_gpu=True).shape[0], "coords")
-    map_ = cached_map(request, coords, out_coords)
-    ending = epilogue_of(activation, negative_slope)
-    operands = (features, weight, bias, residual, ending, weight_layout, size, out_dtype, schedule)
-    return map_.out_coords, _convolve("sparse_conv3d", map_, False, *operands)
+    return _between("sparse_conv3d", False, locals())
 
 
 def sparse_conv_transpose3d(
@@ -125,23 +110,7 @@ def sparse_conv_transpose3d(
     Args, Returns, Raises: as for sparse_conv3d; output_padding as for build_map. weight is native
     [C_out, kz, ky, kx, C_in] here too (torch's transposed layout is weight.permute(4, 0, 1, 2, 3)).
     """
-    size = _kernel_of(weight, weight_layout, kernel_size)
-    request = map_request(
-        kernel_size=size,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        transposed=True,
-        output_padding=output_padding,
-        spatial_shape=spatial_shape,
-        batch_size=batch_size,
-        target=target_for(target, coords),
-    )
-    check_features(features, check_coords(coords, on_gpu=True).shape[0], "coords")
-    map_ = cached_map(request, coords, out_coords)
-    ending = epilogue_of(activation, negative_slope)
-    operands = (features, weight, bias, residual, ending, weight_layout, size, out_dtype, schedule)
-    return map_.out_coords, _convolve("sparse_conv_transpose3d", map_, False, *operands)
+    return _between("sparse_conv_transpose3d", True, locals())
 
 
 def mapped_conv3d(
@@ -164,10 +133,7 @@ def mapped_conv3d(
 
     Args, Raises: as for sparse_conv3d; the weight's kernel size is that of the map.
     """
-    size = _kernel_of(weight, weight_layout, kernel_size)
-    ending = epilogue_of(activation, negative_slope)
-    operands = (features, weight, bias, residual, ending, weight_layout, size, out_dtype, schedule)
-    return _convolve("mapped_conv3d", _check_map(map), False, *operands)
+    return _convolve("mapped_conv3d", _check_map(map), False, _operands(locals()))
 
 
 def sparse_inverse_conv3d(
@@ -202,10 +168,7 @@ def sparse_inverse_conv3d(
 
     Raises: as for sparse_conv3d.
     """
-    size = _kernel_of(weight, weight_layout, kernel_size)
-    ending = epilogue_of(activation, negative_slope)
-    operands = (features, weight, bias, residual, ending, weight_layout, size, out_dtype, schedule)
-    return _convolve("sparse_inverse_conv3d", _check_map(map), True, *operands)
+    return _convolve("sparse_inverse_conv3d", _check_map(map), True, _operands(locals()))
 
 
 def clear() -> None:
@@ -215,20 +178,47 @@ def clear() -> None:
     forget_requests()
 
 
-def _convolve(
-    name: str,
-    map_: SparseMap,
-    inverse: bool,
-    features: Any,
-    weight: Any,
-    bias: Any,
-    residual: Any,
-    ending: Epilogue,
-    layout: str,
-    kernel_size: Triple,
-    out_dtype: str | None,
-    schedule: str,
-) -> Any:
+class _Operands(NamedTuple):
+    """What a convolution reads beside its map."""
+
+    features: Any
+    weight: Any
+    bias: Any
+    residual: Any
+    ending: Epilogue
+    layout: str
+    kernel_size: Triple
+    out_dtype: str | None
+    schedule: str
+
+
+def _operands(given: Mapping[str, Any]) -> _Operands:
+    """The operands among the arguments of a function above."""
+    same = {name: given[name] for name in ("features", "weight", "bias", "residual", "out_dtype", "schedule")}
+    layout = given["weight_layout"]
+    size = _kernel_of(given["weight"], layout, given["kernel_size"])
+    return _Operands(
+        ending=epilogue_of(given["activation"], given["negative_slope"]), layout=layout, kernel_size=size, **same
+    )
+
+
+def _between(name: str, transposed: bool, given: Mapping[str, Any]) -> tuple[Any, Any]:
+    """(out_coords, out_features) of a convolution that makes its map, by its arguments."""
+    coords, operands = given["coords"], _operands(given)
+    request = map_request(
+        kernel_size=operands.kernel_size,
+        transposed=transposed,
+        output_padding=given.get("output_padding", 0),
+        target=target_for(given["target"], coords),
+        **{axis: given[axis] for axis in ("stride", "padding", "dilation", "spatial_shape", "batch_size")},
+    )
+    check_features(operands.features, check_coords(coords, on_gpu=True).shape[0], "coords")
+    map_ = cached_map(request, coords, given["out_coords"])
+    return map_.out_coords, _convolve(name, map_, False, operands)
+
+
+def _convolve(name: str, map_: SparseMap, inverse: bool, operands: _Operands) -> Any:
+    features, weight, bias, residual, ending, layout, kernel_size, out_dtype, schedule = operands
     if kernel_size != map_.geometry.kernel_size:
         raise InputError(f"the weight's kernel is {kernel_size} but the map was built for {map_.geometry.kernel_size}")
     weights = as_array(weight, "weight", on_gpu=True)

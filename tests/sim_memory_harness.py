@@ -49,6 +49,8 @@ class World:
             "cells": memory._cells[: ARENA // 4],
             "local": batch.local._words,
             "local cells": batch.local._cells,
+            "scratch": batch.private._bytes,
+            "scratch written": batch.private._ready,
             "vector of": batch.vector,
             "vector_defined of": batch.vector_defined,
             "scalar of": batch.scalar,
@@ -88,6 +90,8 @@ def make_world(kernel: Any, rng: Random, *, waves: int = WAVES, clean: float = 0
     batch.scalar[:] = 0
     batch.scalar_defined[:] = 0xFFFFFFFF
     batch.epochs[:] = int(rng.integers(1, 300))
+    batch.private._bytes[:] = rng.integers(0, 256, batch.private._bytes.shape, np.uint8)
+    batch.private._ready[:] = rng.random(batch.private._ready.shape) >= (0 if rng.random() < clean else 0.001)
     _scatter_local(batch, rng, 0.5 if rng.random() > clean else 0.0)
     return World(memory, targets, batch)
 
@@ -157,6 +161,12 @@ class Native:
         self._local = ((self.local, batch.local._words), (self.local_cells, batch.local._cells))
         for own, shared in self._local:
             own[: shared.nbytes] = shared.view(np.uint8).reshape(-1)
+        private = batch.private
+        self.block[layout.PRIVATE_BYTES :][:8].view(np.int64)[0] = private.size
+        self._private = private._bytes[wave], private._ready[wave]
+        self.private = aligned(2 * private._bytes[wave].size)
+        self.private[:] = np.concatenate([array.reshape(-1).view(np.uint8) for array in self._private])
+        self.view(layout.PRIVATE, np.uint64, 1)[0] = self.private.ctypes.data
         self.view(layout.LDS, np.uint64, 2)[:] = self.local.ctypes.data, self.local_cells.ctypes.data
         self.view(layout.GROUP, np.int64, 1)[0] = batch.groups[wave]
         self.view(layout.LAUNCH, np.uint64, 1)[0] = self.block.ctypes.data
@@ -172,7 +182,9 @@ class Native:
         return self.bytes[offset : offset + np.dtype(kind).itemsize * count].view(kind)
 
     def fetch_local(self) -> None:
-        """Copies local memory back into the batch."""
+        """Copies local memory and scratch memory back into the batch."""
+        for array, part in zip(self._private, np.split(self.private, 2), strict=True):
+            array.reshape(-1).view(np.uint8)[:] = part
         for own, shared in self._local:
             shared[:] = own[: shared.nbytes].view(np.uint32).reshape(shared.shape)
 
@@ -188,11 +200,13 @@ class Native:
         assert found is None
         code = int(self.view(layout.FAULT_CODE, np.int32, 1)[0])
         lane: int | None = int(self.view(layout.FAULT_LANE, np.int32, 1)[0])
+        item = self.program.instructions[index]
         if code == layout.Code.MEMORY:
             fields = self.records[index * layout.RECORD_BYTES + layout.FIELDS :][:48].view(np.int32)
-            lane, text = faults.explain(self.world.memory, self.program.instructions[index], self.bytes, fields)
+            lane, text = faults.explain(self.world.memory, item, self.bytes, fields)
         elif code == layout.Code.LANDING:
             lane, text = faults.explain_landing(self.bytes)
         else:
-            text, lane = layout.FAULT_TEXT[code], None if lane == -1 else lane
+            text = faults.text_of(code, item, self.world.batch.private.size)
+            lane = None if lane == -1 else lane
         return text if lane is None else f"lane {lane}: {text}"

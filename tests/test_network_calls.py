@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pathlib
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -177,8 +179,59 @@ def test_numbers_that_depend_on_values_are_named_with_their_line() -> None:
         sc.compile(with_integers(FromValues(), 1), voxels(40, 1), target="cpu")
 
 
-def test_a_torch_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+class Odd(Options):
+    """What torch.export cannot trace, or traces for the example alone."""
+
+    def __init__(self, rest: Any) -> None:
+        super().__init__()
+        self._rest = rest
+
+    def forward(self, features: Any, indices: Any) -> Any:  # type: ignore[override]
+        return self._rest(self, self.conv(spconv.SparseConvTensor(features, indices, SHAPE, 2)).features)
+
+
+class Held:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+OTHER = "the model is another for other numbers of voxels: "
+ODD = {
+    "more": (lambda model, x: x if x.shape[0] > 45 else x + 1, OTHER + r".*compared .* N, and found N <= 45; accepted"),
+    "even": (lambda model, x: x if x.shape[0] % 2 else x + 1, OTHER + r".*compared their number N, .*Mod\(N, 2\)"),
+    "reshape": (lambda model, x: x.reshape(40, 4), OTHER + "the example's 40 are a constant in its Python code; acc"),
+    "list": (lambda model, x: x.tolist(), OTHER + "the example's 40 are a constant"),
+    "numpy": (lambda model, x: x.numpy().sum(), r"cannot be traced: .*numpy.*; at .*test_network_calls.py:\d+; acc"),
+    "class": (lambda model, x: Held(x), r"cannot be traced: .*Held.* in output.*; accepted: .*SparseConvTensors"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_models_that_cannot_be_traced_for_any_number_of_voxels(name: str) -> None:
+    rest, match = ODD[name]
+    with pytest.raises(InputError, match=match) as found:
+        sc.compile(Odd(rest).eval(), voxels(40, 1), target="cpu")
+    for word in ("Dim.", "mark_dynamic", "L['", "draft_export", "s3"):
+        assert word not in str(found.value)
+
+
+def test_errors_of_the_model_are_its_own() -> None:
+    for error in (ValueError("mine"), RuntimeError("mine"), InputError("mine")):
+
+        def rest(model: Any, x: Any, error: Exception = error) -> Any:
+            raise error
+
+        with pytest.raises(type(error), match="^mine$"):
+            sc.compile(Odd(rest).eval(), voxels(40, 1), target="cpu")
+    with pytest.raises(InputError, match=r"no coordinates among a ndarray; accepted: a tensor int32 \[N, 4\]"):
+        sc.compile(Odd(lambda model, x: x).eval(), tuple(tensor.numpy() for tensor in voxels(40, 1)), target="cpu")
+
+
+def test_a_torch_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch, repo: pathlib.Path) -> None:
     # torch.export.Dim is a function there.
     monkeypatch.setattr(torch.export, "Dim", lambda name: name)
-    with pytest.raises(ToolchainError, match=rf"torch {torch.__version__[:3]}.* has no torch.export.Dim.DYNAMIC"):
+    version = rf"torch {torch.__version__[:3]}.*"
+    with pytest.raises(ToolchainError, match=version + "has no torch.export.Dim.DYNAMIC.*; accepted: ") as e:
         sc.compile(Sums(later).eval(), voxels(40, 1), target="cpu")
+    (least,) = re.findall(r"accepted: torch (\S+) or newer", str(e.value))
+    assert f'torch = ["torch>={least}"]' in (repo / "pyproject.toml").read_text()

@@ -56,7 +56,7 @@ def test_coordinate_equal_to_spatial_shape(kind: str) -> None:
 
 
 def test_coordinates_that_are_no_integers() -> None:
-    for indices in (torch.randn(5, 4), torch.zeros(5, 4, dtype=torch.int64)):
+    for indices in (torch.randn(5, 4), torch.zeros(5, 4, dtype=torch.int16)):
         with refused(f"indices have dtype {indices.dtype}; accepted: torch.int32"):
             spconv.SparseConvTensor(torch.zeros(5, 4), indices, [9, 9, 9], 1)
 

@@ -237,6 +237,28 @@ def test_residual_and_activation() -> None:
     assert torch.equal(layer(x, add_input=x).features, (plain(x).features + x.features).relu())
 
 
+def test_dtypes_and_places_of_modules() -> None:
+    """The ways in which users move and convert models, all to the same result."""
+    layers = spconv.SubMConv3d(4, 4, 3, indice_key="a"), nn.BatchNorm1d(4), spconv.SparseConv3d(4, 4, 2, 2)
+    net, x = whole(spconv.SparseSequential(*layers)), sparse()
+    wanted = net(x).features
+    with torch.device("meta"):
+        empty = copy.deepcopy(net).to("meta")
+    empty.load_state_dict(net.state_dict(), strict=True, assign=True)
+    placed = spconv.SparseSequential(*copy.deepcopy(layers)).to("meta").to_empty(device="cpu")
+    placed.load_state_dict(net.state_dict(), strict=True)
+    halved = [copy.deepcopy(net).half().float(), copy.deepcopy(net).to(torch.float16).to(torch.float32)]
+    for other in (empty, placed, net.to("cpu"), *halved):
+        assert torch.allclose(other.eval()(x).features, wanted, rtol=1e-3)
+    for short in (torch.float16, torch.bfloat16):
+        out = copy.deepcopy(net).to(short)(x.replace_feature(x.features.to(short))).features
+        assert out.dtype == short and torch.allclose(out.float(), wanted, rtol=2e-2, atol=1.0)
+    assert torch.equal(net[1:](net[:1](x)).features, wanted) and list(net[1:]._modules) == ["1", "2"]
+    before = net(x).features
+    net[0].weight.data.copy_(2 * net[0].weight)
+    assert not torch.equal(net(x).features, before)
+
+
 def test_copies_and_pickles() -> None:
     net = whole(spconv.SparseSequential(spconv.SubMConv3d(4, 4, 3, indice_key="a"), spconv.SparseMaxPool3d(2)))
     x = sparse()
@@ -246,6 +268,9 @@ def test_copies_and_pickles() -> None:
     saved.seek(0)
     for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net)), torch.load(saved, weights_only=False)):
         assert torch.equal(other(x).features, wanted)
+    noted = net[0](x)
+    for same in (copy.copy(noted), copy.deepcopy(noted), pickle.loads(pickle.dumps(noted))):
+        assert torch.equal(net[0](same).features, net[0](noted).features) and list(same.indice_dict) == ["a"]
 
 
 def test_names_of_layers() -> None:

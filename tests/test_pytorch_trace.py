@@ -196,6 +196,8 @@ def test_training_graphs_are_refused() -> None:
 
 CALLS: dict[str, Any] = {
     "subm_conv3d": lambda x, y, w: (x.features, x.indices, w, None, ONES, SHAPES[3], 2, "relu"),
+    "union_coords": lambda x, y, w: (x.indices, y, SHAPES[3], 2),
+    "int32_coords": lambda x, y, w: (x.indices.long(),),
     "output_coords": lambda x, y, w: (x.indices, [3, 3, 3], TWOS, ONES, ONES, ZEROS, False, SHAPES[3], 2),
     "sparse_conv3d": lambda x, y, w: (x.features, x.indices, y, w, torch.ones(4), TWOS, ONES, ONES, False, "none"),
     "sparse_pool3d": lambda x, y, w: (x.features, x.indices, y, [3, 3, 3], TWOS, ONES, ONES, "max"),

@@ -30,6 +30,8 @@ CONVOLUTIONS: dict[str, dict[str, Any]] = {
     "f32, bias": {"kernel_size": 3, "c_in": 32, "c_out": 32, "dtype": "f32", "bias": True},
     "f16, relu": {"kernel_size": (1, 3, 5), "c_in": 40, "c_out": 80, "dtype": "f16", "activation": "relu"},
     "wide": {"kernel_size": 3, "c_in": 128, "c_out": 272, "dtype": "bf16", "dilation": (1, 2, 3), "out_dtype": "f32"},
+    "pairs": {"kernel_size": 3, "c_in": 16, "c_out": 32, "dtype": "bf16", "schedule": "pairs_m16"},
+    "map by search": {"kernel_size": 3, "c_in": 16, "c_out": 32, "dtype": "bf16", "mapper": "z_delta"},
 }
 
 

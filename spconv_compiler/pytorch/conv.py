@@ -17,7 +17,7 @@ from spconv_compiler.pytorch.algo import ConvAlgo
 from spconv_compiler.pytorch.coords import axes3, narrow
 from spconv_compiler.pytorch.core import SparseConvTensor, expand_nd
 from spconv_compiler.pytorch.geometry import conv_output_size, transposed_output_size
-from spconv_compiler.pytorch.keys import IndiceData, check_inverse, check_subm, check_unwritten
+from spconv_compiler.pytorch.keys import check_inverse, check_subm, check_unwritten, note_of
 from spconv_compiler.pytorch.modules import SparseModule
 from spconv_compiler.pytorch.operands import check_operands, count_rows
 
@@ -178,7 +178,7 @@ class SparseConvolution(SparseModule):
         if self.indice_key is not None:
             found = notes.get(self.indice_key)
             if found is None:
-                notes = {**notes, self.indice_key: self._note(x, x.indices, coords, x.spatial_shape)}
+                notes = {**notes, self.indice_key: note_of(self, x, x.indices, coords, x.spatial_shape)}
             else:
                 mine = {"kernel_size": self.kernel_size, "dilation": self.dilation, "spatial_shape": x.spatial_shape}
                 check_subm(self, self.indice_key, found, mine, x.indices)
@@ -200,7 +200,7 @@ class SparseConvolution(SparseModule):
         out_coords, out = calls.sparse_conv3d(features, x.coords, weight, bias, *where, activation)
         out_indices, notes = narrow(out_coords, self.ndim), x.indice_dict
         if self.indice_key is not None:
-            notes = {**notes, self.indice_key: self._note(x, out_indices, out_coords, shape)}
+            notes = {**notes, self.indice_key: note_of(self, x, out_indices, out_coords, shape)}
         if self.record_voxel_count:
             count_rows(self.max_num_voxels_during_training, out.shape[0])
         return x.moved(out, out_indices, out_coords, shape, notes)
@@ -231,25 +231,6 @@ class SparseConvolution(SparseModule):
                 self, x.spatial_shape, self.kernel_size, self.stride, self.padding, self.output_padding
             )
         return conv_output_size(self, x.spatial_shape, self.kernel_size, self.stride, self.padding, self.dilation)
-
-    def _note(
-        self, x: SparseConvTensor, out_indices: Tensor, out_coords: Tensor, out_shape: list[int] | None
-    ) -> IndiceData:
-        return IndiceData(
-            self,
-            x.indices,
-            out_indices,
-            x.coords,
-            out_coords,
-            x.spatial_shape,
-            out_shape,
-            self.subm,
-            self.transposed,
-            self.kernel_size,
-            self.stride,
-            self.padding,
-            self.dilation,
-        )
 
     def _residual(self, made: SparseConvTensor, add_input: SparseConvTensor | None) -> SparseConvTensor:
         if add_input is None:

@@ -1,6 +1,9 @@
-"""Coordinate tensors of one to three axes as the three-axis ops take them, and comparison of two of them."""
+"""Coordinate tensors of one to three axes as the three-axis ops take them; comparison and union of two of them."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -17,6 +20,60 @@ def widen(indices: Tensor) -> Tensor:
 def narrow(coords: Tensor, ndim: int) -> Tensor:
     """The reverse of `widen`; with three axes the tensor itself."""
     return coords if ndim == 3 else torch.cat([coords[:, :1], coords[:, 4 - ndim :]], dim=1)
+
+
+def to_int32(indices: Tensor) -> Tensor:
+    """int64 indices as int32.
+
+    Raises:
+        InputError: a value does not fit; the message counts the rows and shows the first.
+    """
+    narrowed = indices.to(torch.int32)
+    if not torch.equal(narrowed.long(), indices):
+        outside = (narrowed != indices).any(1)
+        row = int(outside.int().argmax())
+        raise InputError(
+            f"{int(outside.sum())} rows of indices are outside int32, the first in row {row}: {indices[row].tolist()}; "
+            f"accepted: {-(2**31)} to {2**31 - 1}"
+        )
+    return narrowed
+
+
+def union_rows(sets: Sequence[Tensor]) -> Tensor:
+    """The rows that any of several coordinate tensors has, ascending; int32 [M, columns].
+
+    Raises:
+        InputError: a box around all of them has 2^63 cells or more.
+    """
+    rows = torch.cat(list(sets))
+    if rows.shape[0] == 0:
+        return rows
+    low = rows.amin(0).tolist()
+    sizes = [high - least + 1 for high, least in zip(rows.amax(0).tolist(), low, strict=True)]
+    return unpack_rows(torch.unique(pack_rows(rows, low, sizes)), low, sizes)
+
+
+def pack_rows(rows: Tensor, low: Sequence[int], sizes: Sequence[int]) -> Tensor:
+    """A number per row, int64 [N], that ascends as rows do; of a box that starts at `low`.
+
+    Raises:
+        InputError: the box has 2^63 cells or more.
+    """
+    if math.prod(sizes) >= 2**63:
+        raise InputError(f"indices span a box of {math.prod(sizes)} cells; accepted: below 2^63")
+    keys = torch.zeros(rows.shape[0], dtype=torch.int64, device=rows.device)
+    for axis, size in enumerate(sizes):
+        keys = keys * size + (rows[:, axis].long() - low[axis])
+    return keys
+
+
+def unpack_rows(keys: Tensor, low: Sequence[int], sizes: Sequence[int]) -> Tensor:
+    """The rows of keys, int32 [N, columns]."""
+    columns = []
+    for axis in reversed(range(len(sizes))):
+        columns.append((keys % sizes[axis]) + low[axis])
+        keys = keys.div(sizes[axis], rounding_mode="floor")
+    return torch.stack(columns[::-1], dim=1).int()
 
 
 def axes3(values: list[int], fill: int) -> list[int]:

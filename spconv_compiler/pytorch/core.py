@@ -24,7 +24,8 @@ class SparseConvTensor:
     Args:
         features: [N, C] f32, bf16 or f16.
         indices: int32 [N, 1 + ndim], ndim 1 to 3: batch, then coordinates in the order of spatial_shape; every voxel
-            once. Layers check that they are in range, when they build a map of them.
+            once. Layers check that they are in range, when they build a map of them. int64 is converted if it fits;
+            maps then belong to the converted tensor, `indices`.
         spatial_shape: cells per axis. None (spconv has no such thing): the grid has no edge, coordinates may be
             negative and are divided rounding down; dense() is then not possible.
         batch_size: number of batches, at least 1.
@@ -33,7 +34,7 @@ class SparseConvTensor:
             without effect.
 
     Raises:
-        InputError: rank, dtype, rows or sizes do not fit.
+        InputError: rank, dtype, rows or sizes do not fit, or int64 indices do not fit into int32.
     """
 
     def __init__(
@@ -53,6 +54,8 @@ class SparseConvTensor:
         self.spatial_shape: Shape = None if spatial_shape is None else [_plain(size) for size in spatial_shape]
         self.batch_size = _plain(batch_size)
         _check(features, indices, self.spatial_shape, self.batch_size)
+        if indices.dtype is torch.int64:
+            indices = ops.int32_coords(indices)
         self._features = features
         self.indices = indices
         self.indice_dict: dict[str, IndiceData] = {} if indice_dict is None else indice_dict
@@ -180,10 +183,19 @@ class SparseConvTensor:
         spatial_shape: Shape,
         indice_dict: dict[str, IndiceData],
     ) -> SparseConvTensor:
-        made = SparseConvTensor(
-            features, indices, spatial_shape, self.batch_size, self.grid, self.voxel_num, indice_dict, self.benchmark
-        )
-        made.benchmark_record, made.force_algo, made._wide = self.benchmark_record, self.force_algo, wide
+        if torch.compiler.is_compiling():
+            more = self.grid, self.voxel_num, indice_dict, self.benchmark
+            made = SparseConvTensor(features, indices, spatial_shape, self.batch_size, *more)
+            made.benchmark_record, made.force_algo, made._wide = self.benchmark_record, self.force_algo, wide
+            return made
+        # The same, without checking once more what self was checked for: layers make many of these.
+        _check_features(features, indices)
+        made = SparseConvTensor.__new__(SparseConvTensor)
+        made._features, made.indices, made._wide = features, indices, wide
+        made.spatial_shape, made.batch_size = spatial_shape and list(spatial_shape), self.batch_size
+        made.indice_dict, made.grid, made.voxel_num = indice_dict, self.grid, self.voxel_num
+        made.benchmark, made.benchmark_record, made.force_algo = self.benchmark, self.benchmark_record, self.force_algo
+        made.thrust_allocator, made._timer, made.int8_scale = None, None, None
         return made
 
     def _bounded(self, what: str) -> list[int]:
@@ -208,17 +220,11 @@ def _check(features: Any, indices: Any, spatial_shape: Shape, batch_size: int) -
     if not isinstance(features, Tensor) or not isinstance(indices, Tensor):
         kinds = f"a {type(features).__name__} and a {type(indices).__name__}"
         raise InputError(f"features and indices are {kinds}; accepted: torch.Tensor")
-    if features.dim() != 2:
-        raise InputError(f"features have shape {list(features.shape)}; accepted: [N, C]")
     if indices.dim() != 2 or not 2 <= indices.shape[1] <= 4:
         raise InputError(f"indices have shape {list(indices.shape)}; accepted: [N, 1 + ndim] with 1 to 3 spatial axes")
-    if indices.dtype != torch.int32:
-        raise InputError(f"indices have dtype {indices.dtype}; accepted: torch.int32")
-    if torch.compiler.is_compiling():
-        torch._check(features.shape[0] == indices.shape[0])  # type: ignore[no-untyped-call]
-    elif features.shape[0] != indices.shape[0]:
-        rows = f"features have {features.shape[0]} rows but indices have {indices.shape[0]}"
-        raise InputError(f"{rows}; accepted: as many of each")
+    if indices.dtype not in (torch.int32, torch.int64):
+        raise InputError(f"indices have dtype {indices.dtype}; accepted: torch.int32, or torch.int64 within its range")
+    _check_features(features, indices)
     if spatial_shape is not None and (len(spatial_shape) != indices.shape[1] - 1 or min(spatial_shape) < 1):
         raise InputError(
             f"spatial_shape is {spatial_shape} for indices of {indices.shape[1]} columns; accepted: a size of at least "
@@ -226,6 +232,18 @@ def _check(features: Any, indices: Any, spatial_shape: Shape, batch_size: int) -
         )
     if batch_size < 1:
         raise InputError(f"batch_size is {batch_size}; accepted: at least 1")
+
+
+def _check_features(features: Any, indices: Tensor) -> None:
+    if not isinstance(features, Tensor):
+        raise InputError(f"features are a {type(features).__name__}; accepted: a torch.Tensor")
+    if features.dim() != 2:
+        raise InputError(f"features have shape {list(features.shape)}; accepted: [N, C]")
+    if torch.compiler.is_compiling():
+        torch._check(features.shape[0] == indices.shape[0])  # type: ignore[no-untyped-call]
+    elif features.shape[0] != indices.shape[0]:
+        rows = f"features have {features.shape[0]} rows but indices have {indices.shape[0]}"
+        raise InputError(f"{rows}; accepted: as many of each")
 
 
 def expand_nd(ndim: int, value: int | Sequence[int] | Any) -> list[int]:

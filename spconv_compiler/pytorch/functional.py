@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from spconv_compiler.errors import InputError
+from spconv_compiler.pytorch import ops
+from spconv_compiler.pytorch.coords import narrow, pack_rows, unpack_rows
 from spconv_compiler.pytorch.core import SparseConvTensor
+
+# kernel_size, stride, padding, dilation: a voxel meets itself alone.
+_ONE_TAP = ([1, 1, 1], [1, 1, 1], [0, 0, 0], [1, 1, 1])
 
 
 def sparse_add(*tensors: SparseConvTensor) -> SparseConvTensor:
@@ -19,7 +22,7 @@ def sparse_add(*tensors: SparseConvTensor) -> SparseConvTensor:
 
     Returns:
         Rows ascend in (batch, coordinates). What layers noted under keys is kept if one operand has just these rows
-        in this order; otherwise dropped, and no inverse convolution is possible.
+        in this order; otherwise, and in a trace, it is dropped, and no inverse convolution is possible.
 
     Raises:
         InputError: the tensors do not fit together, or an index is out of range.
@@ -27,23 +30,27 @@ def sparse_add(*tensors: SparseConvTensor) -> SparseConvTensor:
     first = _check_alike(tensors)
     if all(x.indices is first.indices for x in tensors):
         return first.replace_feature(_total([x.features for x in tensors]))
+    if torch.compiler.is_compiling():
+        return _over_union(first, tensors)
     indices = torch.cat([x.indices for x in tensors])
     features = torch.cat([x.features for x in tensors])
     low, sizes = _box(first, indices)
-    keys = torch.zeros(indices.shape[0], dtype=torch.int64, device=indices.device)
-    for axis, size in enumerate(sizes):
-        keys = keys * size + (indices[:, axis].long() - low[axis])
-    distinct, place = torch.unique(keys, return_inverse=True)
+    distinct, place = torch.unique(pack_rows(indices, low, sizes), return_inverse=True)
     out = features.new_zeros((distinct.shape[0], features.shape[1])).index_add(0, place, features)
-    columns = []
-    for axis in reversed(range(len(sizes))):
-        columns.append((distinct % sizes[axis]) + low[axis])
-        distinct = distinct.div(sizes[axis], rounding_mode="floor")
-    union = torch.stack(columns[::-1], dim=1).int()
-    for x in tensors if not torch.compiler.is_compiling() else ():
+    union = unpack_rows(distinct, low, sizes)
+    for x in tensors:
         if x.indices.shape == union.shape and torch.equal(x.indices, union):
             return x.replace_feature(out)
     return SparseConvTensor(out, union, first.spatial_shape, first.batch_size)
+
+
+def _over_union(first: SparseConvTensor, tensors: tuple[SparseConvTensor, ...]) -> SparseConvTensor:
+    """The sum in a trace, of ops that know coordinates: each operand, spread over the union by a pool of one tap."""
+    coords = first.coords
+    for x in tensors[1:]:
+        coords = ops.union_coords(coords, x.coords, first.shape3, first.batch_size)
+    parts = [ops.sparse_pool3d(x.features, x.coords, coords, *_ONE_TAP, "avg") for x in tensors]
+    return first.moved(_total(parts), narrow(coords, first.ndim), coords, first.spatial_shape, {})
 
 
 def sparse_add_hash_based(*tensors: SparseConvTensor) -> SparseConvTensor:
@@ -68,19 +75,16 @@ def _box(first: SparseConvTensor, indices: Tensor) -> tuple[list[int], list[int]
     if first.spatial_shape is not None:
         sizes = [first.batch_size, *first.spatial_shape]
         low = [0] * len(sizes)
-        if not torch.compiler.is_compiling():
-            limits = torch.tensor(sizes, device=indices.device)
-            outside = ((indices < 0) | (indices >= limits)).any(1)
-            if bool(outside.any()):
-                row = int(outside.int().argmax())
-                raise InputError(f"sparse_add: index {indices[row].tolist()} is out of range; accepted: < {sizes}")
+        limits = torch.tensor(sizes, device=indices.device)
+        outside = ((indices < 0) | (indices >= limits)).any(1)
+        if bool(outside.any()):
+            row = int(outside.int().argmax())
+            raise InputError(f"sparse_add: index {indices[row].tolist()} is out of range; accepted: < {sizes}")
     elif indices.shape[0] == 0:
         low, sizes = [0] * indices.shape[1], [1] * indices.shape[1]
     else:
         low = indices.amin(0).tolist()
         sizes = [int(high) - least + 1 for high, least in zip(indices.amax(0).tolist(), low, strict=True)]
-    if math.prod(sizes) >= 2**63:
-        raise InputError(f"sparse_add: a box of {math.prod(sizes)} cells; accepted: below 2^63")
     return low, sizes
 
 

@@ -44,6 +44,27 @@ class IndiceData:
     dilation: list[int]
 
 
+def note_of(
+    layer: Any, x: Any, out_indices: Tensor, out_coords: Tensor, out_shape: list[int] | None
+) -> IndiceData:
+    """What a convolution or a pool notes of its input, a SparseConvTensor, and of its outputs."""
+    return IndiceData(
+        layer,
+        x.indices,
+        out_indices,
+        x.coords,
+        out_coords,
+        x.spatial_shape,
+        out_shape,
+        layer.subm,
+        getattr(layer, "transposed", False),
+        layer.kernel_size,
+        layer.stride,
+        layer.padding,
+        layer.dilation,
+    )
+
+
 def check_unwritten(layer: Described, key: str, found: IndiceData | None) -> None:
     """A strided layer or a pool writes its key; it cannot be written twice."""
     if found is not None:

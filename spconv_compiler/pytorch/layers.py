@@ -6,6 +6,7 @@ from typing import Any
 
 from spconv_compiler.pytorch.algo import ConvAlgo
 from spconv_compiler.pytorch.conv import SparseConvolution
+from spconv_compiler.pytorch.modules import given
 
 
 class _SubMConv(SparseConvolution):
@@ -27,23 +28,7 @@ class _SubMConv(SparseConvolution):
         large_kernel_fast_algo: bool = False,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            self.NDIM,
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
-            padding,
-            dilation,
-            groups,
-            bias,
-            subm=True,
-            indice_key=indice_key,
-            algo=algo,
-            fp32_accum=fp32_accum,
-            large_kernel_fast_algo=large_kernel_fast_algo,
-            name=name,
-        )
+        super().__init__(self.NDIM, **given(locals()), subm=True)
 
 
 class _SparseConv(SparseConvolution):
@@ -67,24 +52,7 @@ class _SparseConv(SparseConvolution):
         large_kernel_fast_algo: bool = False,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            self.NDIM,
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
-            padding,
-            dilation,
-            groups,
-            bias,
-            transposed=self.TRANSPOSED,
-            indice_key=indice_key,
-            algo=algo,
-            fp32_accum=fp32_accum,
-            record_voxel_count=record_voxel_count,
-            large_kernel_fast_algo=large_kernel_fast_algo,
-            name=name,
-        )
+        super().__init__(self.NDIM, **given(locals()), transposed=self.TRANSPOSED)
 
 
 class _SparseInverseConv(SparseConvolution):
@@ -102,19 +70,7 @@ class _SparseInverseConv(SparseConvolution):
         large_kernel_fast_algo: bool = False,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            self.NDIM,
-            in_channels,
-            out_channels,
-            kernel_size,
-            bias=bias,
-            inverse=True,
-            indice_key=indice_key,
-            algo=algo,
-            fp32_accum=fp32_accum,
-            large_kernel_fast_algo=large_kernel_fast_algo,
-            name=name,
-        )
+        super().__init__(self.NDIM, **given(locals()), inverse=True)
 
 
 class SubMConv1d(_SubMConv):

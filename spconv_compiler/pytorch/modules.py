@@ -12,6 +12,11 @@ from spconv_compiler.errors import InputError
 from spconv_compiler.pytorch.core import SparseConvTensor
 
 
+def given(scope: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a constructor, by name, of its locals()."""
+    return {name: value for name, value in scope.items() if name not in ("self", "__class__")}
+
+
 class SparseModule(nn.Module):
     """Base class of all modules that SparseSequential hands a SparseConvTensor.
 
@@ -49,7 +54,9 @@ class SparseSequential(SparseModule):
         for name, module in (*named, *kwargs.items()):
             self.add(module, str(name))
 
-    def __getitem__(self, index: int) -> nn.Module:
+    def __getitem__(self, index: int | slice) -> nn.Module:
+        if isinstance(index, slice):
+            return SparseSequential(OrderedDict(list(self._modules.items())[index]))
         if not -len(self) <= index < len(self):
             raise IndexError(f"index {index} is out of range of {len(self)} modules")
         return list(self._modules.values())[index]  # type: ignore[return-value]

@@ -13,6 +13,8 @@ the features' dtype; geometry is given in (z, y, x); bias [C_out]; sums are take
     sparse_pool3d(Tensor features, Tensor coords, Tensor out_coords, int[] kernel_size, int[] stride,
                 int[] padding, int[] dilation, str mode) -> Tensor                               [M, C]
     to_dense(Tensor features, Tensor coords, SymInt[] spatial_shape, SymInt batch_size) -> Tensor [B, C, z, y, x]
+    union_coords(Tensor first, Tensor second, SymInt[]? spatial_shape, SymInt batch_size) -> Tensor  [M, 4]
+    int32_coords(Tensor indices) -> Tensor                                                           [N, 1 + ndim]
 
 * Maps are no arguments: they belong to the coordinate tensors and are found again by them (maps.py).
 * output_coords gives the rows that inputs reach, ascending, clipped to the output shape of spatial_shape; M is unknown
@@ -20,6 +22,8 @@ the features' dtype; geometry is given in (z, y, x); bias [C_out]; sums are take
 * sparse_conv3d takes both sets. transposed says that coords are the coarse side: coarse voxel c meets fine voxel
   c·stride − padding + tap·dilation. The inverse of a convolution is sparse_conv3d with the two sets exchanged and
   `transposed` negated; taps stay as they are.
+* union_coords gives the rows that either has, ascending; int32_coords narrows int64 and raises InputError for values
+  that do not fit.
 * mode: "max" (of the voxels that are there), "max_or_zero" (spconv's: no less than 0), "avg" (of those there).
 * activation: "none" or "relu".
 * The target is read when an op runs (target.use_target).
@@ -36,6 +40,7 @@ from torch import Tensor
 
 from spconv_compiler import api, sparse_conv, sparse_pool
 from spconv_compiler.errors import InputError, SpconvError
+from spconv_compiler.pytorch.coords import to_int32, union_rows
 from spconv_compiler.pytorch.maps import geometry_of, map_between, outputs_map, three
 from spconv_compiler.pytorch.target import current_target
 from spconv_compiler.sparse_map import SparseMap
@@ -52,6 +57,8 @@ _SCHEMAS = (
     "sparse_pool3d(Tensor features, Tensor coords, Tensor out_coords, int[] kernel_size, int[] stride,"
     " int[] padding, int[] dilation, str mode) -> Tensor",
     "to_dense(Tensor features, Tensor coords, SymInt[] spatial_shape, SymInt batch_size) -> Tensor",
+    "union_coords(Tensor first, Tensor second, SymInt[]? spatial_shape, SymInt batch_size) -> Tensor",
+    "int32_coords(Tensor indices) -> Tensor",
 )
 
 _library: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -172,8 +179,30 @@ def _to_dense(features: Tensor, coords: Tensor, spatial_shape: Sequence[int], ba
     _check_inside(coords, sizes)
     dense = features.new_zeros((sizes[0], features.shape[1], *sizes[1:]))
     batch, z, y, x = coords.long().unbind(1)
-    dense[batch, :, z, y, x] = features
+    if not features.is_cpu:
+        dense[batch, :, z, y, x] = features
+        return dense
+    # One thread of numpy: torch's threads wait for each other longer than this takes, above all on a busy machine.
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[features.element_size()]
+    cells = ((z * sizes[2] + y) * sizes[3] + x).numpy()
+    rows, planes = (tensor.detach().view(bits).numpy() for tensor in (features, dense.flatten(2)))
+    for number, plane in enumerate(planes):
+        mine = slice(None) if sizes[0] == 1 else (batch == number).numpy()
+        plane[:, cells[mine]] = rows[mine].T
     return dense
+
+
+@torch.library.impl(_library, "union_coords", "CompositeExplicitAutograd")
+def _union_coords(first: Tensor, second: Tensor, spatial_shape: Sequence[int] | None, batch_size: int) -> Tensor:
+    if spatial_shape is not None:
+        for coords in (first, second):
+            _check_inside(coords, (int(batch_size), *three(spatial_shape)))
+    return union_rows([first, second])
+
+
+@torch.library.impl(_library, "int32_coords", "CompositeExplicitAutograd")
+def _int32_coords(indices: Tensor) -> Tensor:
+    return to_int32(indices)
 
 
 def _check_inside(coords: Tensor, sizes: tuple[int, ...]) -> None:
@@ -235,12 +264,28 @@ def _fake_sparse_pool3d(features: Tensor, coords: Tensor, out_coords: Tensor, *r
     return features.new_empty((out_coords.shape[0], features.shape[1]))
 
 
+def _fake_union_coords(first: Tensor, second: Tensor, *rest: Any) -> Tensor:
+    return first.new_empty((torch.library.get_ctx().new_dynamic_size(), first.shape[1]))
+
+
+def _fake_int32_coords(indices: Tensor) -> Tensor:
+    return torch.empty_like(indices, dtype=torch.int32)
+
+
 def _fake_to_dense(features: Tensor, coords: Tensor, spatial_shape: Any, batch_size: Any) -> Tensor:
     _check_rows(features, coords)
     return features.new_empty((batch_size, features.shape[1], *spatial_shape))
 
 
-for _run in (_fake_subm_conv3d, _fake_output_coords, _fake_sparse_conv3d, _fake_sparse_pool3d, _fake_to_dense):
+for _run in (
+    _fake_subm_conv3d,
+    _fake_output_coords,
+    _fake_sparse_conv3d,
+    _fake_sparse_pool3d,
+    _fake_to_dense,
+    _fake_union_coords,
+    _fake_int32_coords,
+):
     torch.library.register_fake(f"{NAMESPACE}::{_run.__name__.removeprefix('_fake_')}", _run, lib=_library)
 
 
@@ -274,5 +319,17 @@ output_coords = torch.ops.spconv_compiler.output_coords.default
 sparse_conv3d = torch.ops.spconv_compiler.sparse_conv3d.default
 sparse_pool3d = torch.ops.spconv_compiler.sparse_pool3d.default
 to_dense = torch.ops.spconv_compiler.to_dense.default
+union_coords = torch.ops.spconv_compiler.union_coords.default
+int32_coords = torch.ops.spconv_compiler.int32_coords.default
 
-__all__ = ["NAMESPACE", "POOL_MODES", "output_coords", "sparse_conv3d", "sparse_pool3d", "subm_conv3d", "to_dense"]
+__all__ = [
+    "NAMESPACE",
+    "POOL_MODES",
+    "int32_coords",
+    "output_coords",
+    "sparse_conv3d",
+    "sparse_pool3d",
+    "subm_conv3d",
+    "to_dense",
+    "union_coords",
+]

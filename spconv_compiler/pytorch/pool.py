@@ -13,8 +13,8 @@ from spconv_compiler.pytorch.algo import ConvAlgo
 from spconv_compiler.pytorch.coords import axes3, narrow
 from spconv_compiler.pytorch.core import SparseConvTensor, expand_nd
 from spconv_compiler.pytorch.geometry import conv_output_size
-from spconv_compiler.pytorch.keys import IndiceData, check_unwritten
-from spconv_compiler.pytorch.modules import SparseModule
+from spconv_compiler.pytorch.keys import check_unwritten, note_of
+from spconv_compiler.pytorch.modules import SparseModule, given
 from spconv_compiler.pytorch.operands import check_pool_input, count_rows
 
 
@@ -74,29 +74,10 @@ class _SparsePool(SparseModule):
         out_coords, out = calls.sparse_pool3d(x.features, x.coords, geometry, x.shape3, x.batch_size, self.MODE)
         out_indices, notes = narrow(out_coords, self.ndim), x.indice_dict
         if self.indice_key is not None:
-            notes = {**notes, self.indice_key: self._note(x, out_indices, out_coords, shape)}
+            notes = {**notes, self.indice_key: note_of(self, x, out_indices, out_coords, shape)}
         if self.record_voxel_count:
             count_rows(self.max_num_voxels_during_training, out.shape[0])
         return x.moved(out, out_indices, out_coords, shape, notes)
-
-    def _note(
-        self, x: SparseConvTensor, out_indices: Tensor, out_coords: Tensor, out_shape: list[int] | None
-    ) -> IndiceData:
-        return IndiceData(
-            self,
-            x.indices,
-            out_indices,
-            x.coords,
-            out_coords,
-            x.spatial_shape,
-            out_shape,
-            False,
-            False,
-            self.kernel_size,
-            self.stride,
-            self.padding,
-            self.dilation,
-        )
 
 
 class SparseMaxPool(_SparsePool):
@@ -130,17 +111,7 @@ class _ByDimension:
         record_voxel_count: bool = False,
         name: str | None = None,
     ) -> None:
-        super().__init__(  # type: ignore[call-arg]
-            self.NDIM,
-            kernel_size,
-            stride,
-            padding,
-            dilation,
-            indice_key=indice_key,
-            algo=algo,
-            record_voxel_count=record_voxel_count,
-            name=name,
-        )
+        super().__init__(self.NDIM, **given(locals()))  # type: ignore[call-arg]
 
 
 class SparseMaxPool1d(_ByDimension, SparseMaxPool):
