@@ -67,6 +67,15 @@ def test_measures_and_counts(capsys: pytest.CaptureFixture[str]) -> None:
     assert "results → " in printed and "\x1b" not in printed
 
 
+def test_the_schedule_that_is_asked_for_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ARGUMENTS, "--schedule", "pairs_m16", "--out", "s.json"]) == 0
+    found = json.loads(Path("s.json").read_text())
+    assert found["settings"]["schedule"] == "pairs_m16" and found["checked"]["check"]["ok"]
+    assert [one["kernel"] for one in found["checked"]["launches"] if one["kernel"].startswith("gemm_pairs_m16_bf16")]
+    assert main([*ARGUMENTS, "--schedule", "none_such", "--out", "t.json"]) == 1
+    assert "none_such" in capsys.readouterr().err and not Path("t.json").exists()
+
+
 def test_goals_are_counted_beside_the_reference(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

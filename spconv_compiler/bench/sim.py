@@ -39,6 +39,7 @@ class Settings:
         threads: of the engine. runs: behind each median.
         native: the native engine, else numpy's.
         counters: also count and model every launch; sample: of every so many workgroups.
+        schedule: of the gemm, or "auto".
     """
 
     frame: str
@@ -50,6 +51,7 @@ class Settings:
     native: bool = True
     counters: bool = False
     sample: int = chip.CHIPLETS
+    schedule: str = "auto"
 
 
 def steps(settings: Settings) -> int:
@@ -61,7 +63,8 @@ def measure(settings: Settings, progress: Callable[[str], None] = lambda step: N
     """Measures and returns everything as plain JSON values.
 
     Raises:
-        InputError: an unknown frame. SpconvError: a kernel does what it must not do, or something cannot be built.
+        InputError: an unknown frame. SpconvError: an unknown schedule, a kernel that does what it must not do, or
+            something that cannot be built.
     """
     frame = load_frame(settings.frame, settings.data)
     result: dict[str, Any] = {
@@ -109,6 +112,7 @@ def _layer(frame: Frame, settings: Settings, checks: bool, scratch: str) -> dict
         checks=checks,
         runs=settings.runs,
         native=settings.native,
+        schedule=settings.schedule,
         cache_dir=scratch,
     )
     features, weight = sim_layer.Problem.make(frame.coords, settings.channels, settings.dtype).operands()
@@ -138,7 +142,7 @@ def _layer(frame: Frame, settings: Settings, checks: bool, scratch: str) -> dict
 def _counters(frame: Frame, settings: Settings) -> list[dict[str, Any]]:
     """Counters and modelled band of every launch."""
     problem = sim_layer.Problem.make(frame.coords, settings.channels, settings.dtype)
-    artifact = problem.compile()
+    artifact = problem.compile(settings.schedule)
     make = sim_layer.engine(settings.native, settings.threads)
     # Only the gemm multiplies; how much it has to is known here.
     useful = {one.kernel: frame.pairs * settings.channels**2 for one in artifact.plan.launches if "gemm" in one.kernel}

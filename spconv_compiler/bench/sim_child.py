@@ -49,7 +49,16 @@ def handlers(*, checks: bool, cache_dir: str) -> dict[str, Any]:
 
 
 def layer(
-    *, frame: str, channels: int, dtype: str, threads: int, checks: bool, runs: int, native: bool, cache_dir: str
+    *,
+    frame: str,
+    channels: int,
+    dtype: str,
+    threads: int,
+    checks: bool,
+    runs: int,
+    native: bool,
+    cache_dir: str,
+    schedule: str = "auto",
 ) -> dict[str, Any]:
     """One convolution from coordinates to result, several times over.
 
@@ -65,9 +74,9 @@ def layer(
 
     problem = sim_layer.Problem.load(frame, channels, dtype)
     # What is imported and compiled is there before the clock starts; so are the handlers.
-    artifact = problem.compile()
+    artifact = problem.compile(schedule)
     make = sim_layer.engine(native, threads, checks)
-    sim_layer.warm_up(make, channels, dtype, checks)
+    sim_layer.warm_up(make, channels, dtype, checks, schedule)
     _reset_peak()
     before = _status("VmRSS")
     seconds: list[float] = []

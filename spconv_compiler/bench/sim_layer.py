@@ -135,7 +135,7 @@ def engine(native: bool, threads: int, checks: bool = True) -> Engine:
     return lambda kernels, budget: NativeMachine(kernels, budget, threads=threads, checks=checks)
 
 
-def warm_up(make: Engine, channels: int, dtype: str, checks: bool) -> None:
+def warm_up(make: Engine, channels: int, dtype: str, checks: bool, schedule: str = "auto") -> None:
     """Runs one voxel, so that nothing is imported or built later."""
     problem = Problem.make(np.zeros((1, 4), np.int32), channels, dtype)
-    problem.run(problem.compile(), make, checks)
+    problem.run(problem.compile(schedule), make, checks)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 Block = npt.NDArray[np.uint8]
 
-_LEAST, _MOST, _MOST_KEPT = 1 << 16, 1 << 25, 1 << 27
+_LEAST, _MOST, _MOST_KEPT = 1 << 16, 1 << 25, 1 << 25
 # References to a block that nobody else sees: of the caller's variable, and of the argument of getrefcount.
 _OWN_REFERENCES = 3
 
@@ -46,6 +46,8 @@ def take(nbytes: int) -> Block:
         MemoryError, ValueError: there is not as much memory, or address space.
     """
     global _bytes
+    if nbytes < _LEAST:
+        return np.empty(nbytes, np.uint8)
     size = _rounded(nbytes)
     with _lock:
         blocks = _kept.get(size)

@@ -131,7 +131,7 @@ class CpuPlan:
 
     def _allocate(
         self, wanted: tuple[tuple[str, ...], tuple[str, ...]], values: dict[str, int], buffers: dict[str, CpuBuffer]
-    ) -> Block:
+    ) -> Block | None:
         """Makes buffers, and gives the block of those that are not returned; wanted: all, and the returned ones."""
         layout = self._layouts.get(wanted)
         if layout is None:
@@ -139,11 +139,14 @@ class CpuPlan:
         counts = layout.counts(values)
         places = list(itertools.accumulate(layout.nbytes(values), initial=0))
         split = len(layout.kept)
-        block = Block(places[split])
-        for name, count, place in zip(layout.kept, counts, places, strict=False):
-            self._place(name, block.buffer(self._buffers[name].dtype, count, place), values, buffers)
+        if layout.kept:
+            block = Block(places[split])
+            for name, count, place in zip(layout.kept, counts, places, strict=False):
+                self._place(name, block.buffer(self._buffers[name].dtype, count, place), values, buffers)
         for name, count in zip(layout.growing, counts[split:], strict=True):
             self._place(name, CpuBuffer(self._buffers[name].dtype, count), values, buffers)
+        if not layout.scratch:
+            return None
         scratch = Block(places[-1] - places[split])
         start = scratch.pointer - places[split]
         values.update(zip(layout.scratch, [start + place for place in places[split:]], strict=False))

@@ -1,7 +1,8 @@
 """Why a mutant (mutation.py) that no check notices changes nothing, where that can be shown on all paths.
 
 A wait that lets one more operation be under way differs from the wait before it in that operation alone. If it writes
-registers, the static checks have looked at every use of them; if it does anything else, it is not shown here.
+registers, the static checks have looked at every use of them; if it does anything else, all paths are followed, to see
+whether that is under way anywhere where it was not (mutation_paths.py).
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 from spconv_compiler.sim.cfg import build_blocks
 from spconv_compiler.sim.instruction import Instruction, Wait
+from spconv_compiler.sim.mutation_paths import counted, nothing_more_under_way, one_wave_alone, only_loads
 from spconv_compiler.sim.static_checks import check
-from spconv_compiler.sim.waits import COUNTED_BY_VMCNT
 
 _LGKM = ("lds", "permute", "smem", "flat", "clock")
 
@@ -27,28 +28,24 @@ def reason(instructions: Sequence[Instruction], index: int, change: str, weaker:
     if item.row.name == "s_nop":
         return _of_no_op(index, instructions, weaker)
     wait = Wait.read(item.operands[0].number)
-    queue, younger = (_vmcnt, wait.vmcnt) if change.startswith("vmcnt") else (_lgkmcnt, wait.lgkmcnt)
+    queue, younger = (counted, wait.vmcnt) if change.startswith("vmcnt") else (_lgkmcnt, wait.lgkmcnt)
     found = sorted(nth_youngest(instructions, index, younger, queue))
     if not found:
         return "on no path are so many operations under way"
-    if "raised" not in change or queue is _vmcnt and not all(_only_loads(instructions[place]) for place in found):
-        return ""
+    if "raised" not in change or queue is counted and not all(only_loads(instructions[place]) for place in found):
+        same = queue is counted and nothing_more_under_way(instructions, weaker)
+        return "on every path that a wave can take, other waits cover what does more than write registers" * same
     named = ", ".join(f"0x{instructions[place].address:x} {instructions[place].row.name}" for place in found)
     return f"it stops waiting for {named}: another wait stands before every use of that"
 
 
-def _vmcnt(item: Instruction) -> bool:
-    return item.row.kind in COUNTED_BY_VMCNT and item.format != "SMEM"
+def barrier_reason(instructions: Sequence[Instruction], index: int) -> str:
+    """A sentence on the barrier at `index`, if it can be shown that nothing depends on it, or ""."""
+    return "of all waves only the first uses local memory around it" * one_wave_alone(instructions, index)
 
 
 def _lgkmcnt(item: Instruction) -> bool:
     return item.row.kind in _LGKM
-
-
-def _only_loads(item: Instruction) -> bool:
-    """Whether an operation does nothing but write registers."""
-    access = item.row.access
-    return access is not None and access.kind == "load" and not access.lds
 
 
 def nth_youngest(

@@ -110,6 +110,7 @@ def _add_sim(commands: Any) -> None:
         "(default: C = 32 to 512; --frame pr942: the shapes of that pull request alone; an hour)",
     )
     sim.add_argument("--frame", metavar="NAME", help="voxel set (default: the ten-sweep frame, or a generated one)")
+    sim.add_argument("--schedule", default="auto", metavar="NAME", help="of the gemm (default: the chosen one)")
     sim.add_argument("--channels", type=positive, default=128, metavar="C", help="width (default: %(default)s)")
     sim.add_argument("--dtype", choices=("bf16", "f16", "f32"), default="bf16", help="default: %(default)s")
     sim.add_argument("--threads", type=positive, help="of the simulator (default: SPCONV_NUM_THREADS, then all cores)")
@@ -185,6 +186,7 @@ def _sim(arguments: argparse.Namespace) -> int:
         native=arguments.engine == "native",
         counters=arguments.counters,
         sample=arguments.sample,
+        schedule=arguments.schedule,
     )
     with progress_bar(sim.steps(settings)) as step:
         result = sim.measure(settings, step)
