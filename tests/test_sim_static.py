@@ -11,6 +11,7 @@ from conv_cases import make_case, voxels
 from sim_kernels import PROLOGUE, encode, make_kernel
 from test_sim_decode import CONVOLUTIONS, artifact, listing, without_padding
 
+from spconv_compiler import compile_conv
 from spconv_compiler.sim import mutation
 from spconv_compiler.sim.decode import decode
 from spconv_compiler.sim.elf import CodeObject, Kernel
@@ -170,6 +171,14 @@ def own_kernels(name: str) -> list[tuple[Kernel, list[Instruction]]]:
     names = list(CONVOLUTIONS)
     seen = {kernel.code for other in names[: names.index(name)] for kernel, _ in kernels(other).values()}
     return [(kernel, instructions) for kernel, instructions in kernels(name).values() if kernel.code not in seen]
+
+
+@pytest.mark.parametrize("widths", [(17, 128), (33, 33), (33, 100), (35, 96), (63, 16)])
+def test_odd_widths_of_16_bits_make_clean_kernels(widths: tuple[int, int]) -> None:
+    """Rows that are gathered by half words: they neither spill nor overwrite an address within a clause of loads."""
+    made = compile_conv(3, *widths, dtype="bf16", target="gfx950")
+    for name, kernel in CodeObject(made.object).kernels.items():
+        assert list(check(decode(kernel.code, kernel.address))) == [], name
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)

@@ -27,7 +27,8 @@ LEAST_TILES = 3
 # From so many instructions on that cover a slice's columns, two waves share the columns.
 WIDE_TILES = 4
 # Output channels of a workgroup: more need more registers for sums than leave two waves on a SIMD unit.
-MAX_COLUMNS = 128
+MAX_COLUMNS, HALF_WORD_COLUMNS = 128, 32
+WORD_BYTES = 4
 # What is gathered of a row at once: a cache line. And what one lane loads.
 STAGE_BYTES, RUN_BYTES = 128, 16
 BUFFERS = 3
@@ -123,10 +124,11 @@ class OutputStationary(GemmSchedule):
     def _cut(self, problem: Problem, mma: MmaShape) -> tuple[int, int, int]:
         """(waves of a workgroup, those of them that share rows and have other columns, tiles of a wave).
 
-        Four waves on a SIMD unit hide most; rows that are gathered in pieces need more registers than those have.
+        Four waves on a SIMD unit hide most; rows that are gathered in pieces need more registers than those have, but
+        for pieces of less than a word, whose columns are few.
         """
-        pieces = problem.c_in * element_bytes(problem.dtype) % RUN_BYTES
-        tiles = columns_of(problem, mma) // mma.n
+        row_bytes, tiles = problem.c_in * element_bytes(problem.dtype), columns_of(problem, mma) // mma.n
+        pieces = row_bytes % RUN_BYTES and (row_bytes % WORD_BYTES == 0 or tiles == 1)
         # So do wide rows between two sets, where a kernel holds two numbers of rows.
         waves = FEWER_WAVES if pieces or (problem.between_sets and tiles > WIDE_TILES) else WAVES
         across = 2 if tiles >= WIDE_TILES and tiles % 2 == 0 else 1
@@ -148,7 +150,9 @@ class SplitTaps(OutputStationary):
 def columns_of(problem: Problem, mma: MmaShape) -> int:
     """Output channels of a workgroup: evenly cut, whole instructions, at most MAX_COLUMNS."""
     tiles = -(-problem.c_out // mma.n)
-    slices = -(-tiles * mma.n // MAX_COLUMNS)
+    # Loads of less than a word take as many registers as whole ones, and leave few for sums.
+    most = HALF_WORD_COLUMNS if problem.c_in * element_bytes(problem.dtype) % WORD_BYTES else MAX_COLUMNS
+    slices = -(-tiles * mma.n // most)
     return -(-tiles // slices) * mma.n
 
 
