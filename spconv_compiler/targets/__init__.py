@@ -45,7 +45,7 @@ def _host() -> Target:
 
     flags = host_cpu_features()
     for level in LEVELS:
-        if flags.issuperset(level.requires):
+        if flags.issuperset(level.requires) and flags.isdisjoint(level.slower_with):
             return level
     missing = sorted(set(LEVELS[-1].requires) - flags)
     raise InputError(f"this processor lacks {', '.join(missing)}; the cpu target needs {LEVELS[-1].name} or better")

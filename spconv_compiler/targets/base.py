@@ -136,6 +136,7 @@ class CpuTarget(Target):
     Attributes:
         llvm_cpu, llvm_features: what code is generated for.
         requires: features without which the code must not be run, as toolchain.host_cpu_features spells them.
+        slower_with: features of processors that run the code of a lower level faster; `cpu` passes over this one there.
         lanes: f32 elements of the widest vector register.
         fma: fused multiply-add in one instruction.
         bf16_dot: bf16 pairs multiplied and accumulated in f32 in one instruction.
@@ -149,3 +150,4 @@ class CpuTarget(Target):
     fma: bool
     bf16_dot: bool
     tiles: tuple[tuple[int, int], ...]
+    slower_with: tuple[str, ...] = ()
