@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import numpy as np
@@ -111,11 +112,23 @@ FAULTS = {
 }
 
 
+# How a report ends that has an address: the allocation and the place in it.
+_IN_MEMORY = r"byte \d+ of (source|target) \(256 bytes\), address 0x[0-9a-f]+"
+_PAST_MEMORY = r"address 0x[0-9a-f]+, \d+ bytes past the end of (source|target|arguments of k)"
+_LOCAL = r"byte \d+ of (\d+ bytes of )?local memory"
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_fault(name: str) -> None:
     text, options, message = FAULTS[name]
-    with pytest.raises(Fault, match=rf"(?s)^k: 0x[0-9a-f]+: .*workgroup \d+, wave \d+.*{message}"):
+    with pytest.raises(Fault, match=rf"(?s)^k: 0x[0-9a-f]+: .*workgroup \d+, wave \d+.*{message}") as caught:
         run(text + END, **options)
+    first, reason, line, *around = str(caught.value).splitlines()
+    _, address, shown = first.split(": ", 2)
+    number, _, again = line.removeprefix("  line ").partition(" of kernel k: ")
+    assert again == shown and f"  >{number:>6}  {address}  {shown}" in around
+    if re.search("out of bounds|misaligned|nobody wrote|race|a write to|two lanes", reason):
+        assert re.search(rf", lane \d+: .*({_IN_MEMORY}|{_PAST_MEMORY}|{_LOCAL})$", reason), reason
 
 
 def test_undefined_data_stays_undefined_in_memory() -> None:

@@ -76,6 +76,7 @@ class Arena:
         self._live: list[Allocation] = []
         self._freed: collections.deque[Allocation] = collections.deque(maxlen=_LAST_FREED)
         self._top = PAGE
+        self._assumed: set[int] = set()
 
     @property
     def allocations(self) -> tuple[Allocation, ...]:
@@ -129,10 +130,12 @@ class Arena:
         """Where an address lies, in words."""
         inside = self.find(address)
         if inside is not None:
-            return f"byte {address - inside.address} of {inside.name} ({inside.size} bytes)"
+            place = f"byte {address - inside.address} of {inside.name} ({inside.size} bytes)"
+            return f"{place}, address 0x{address:x}"
         for item in self._freed:
             if 0 <= address - item.address < item.size:
-                return f"byte {address - item.address} of a freed allocation, {item.name} ({item.size} bytes)"
+                place = f"byte {address - item.address} of a freed allocation, {item.name} ({item.size} bytes)"
+                return f"{place}, address 0x{address:x}"
         index = bisect.bisect_right(self._live, address, key=lambda item: item.address) - 1
         if index < 0:
             return f"address 0x{address:x}, below all allocations"
@@ -218,4 +221,7 @@ class Arena:
 
     def assume_initialised(self, allocation: Allocation) -> None:
         """Marks every byte as initialised: after a launch without checks, which does not note what it writes."""
-        self._mark(allocation.address - self.base, allocation.size)
+        if allocation.address not in self._assumed:
+            # What is initialised stays so, and addresses are not used again.
+            self._assumed.add(allocation.address)
+            self._mark(allocation.address - self.base, allocation.size)

@@ -41,11 +41,14 @@ class Memory(Arena):
 
     # Launches.
 
-    def begin_launch(self, waves: int) -> None:
-        """Forgets who touched what; `waves` is the number of waves of a workgroup."""
+    def begin_launch(self, waves: int, *, checks: bool = True) -> None:
+        """Forgets who touched what; `waves` is the number of waves of a workgroup.
+
+        checks: whether this launch looks at it, and notes it for launches that come.
+        """
         self.width, self.next_segment = (1 if waves == 1 else waves + 1), 1
         self.fences.begin_launch()
-        for item in self._live:
+        for item in self._live if checks else ():
             if item.writable:
                 first = (item.address - self.base) // 4
                 part = self._cells[first : first + -(-item.size // 4)]

@@ -41,6 +41,8 @@ from spconv_compiler.sim.native.settle import (
 from spconv_compiler.sim.native.trace import trace
 from spconv_compiler.sim.rows import Access, Row
 
+# Bytes of a cache line of the host.
+_LINE = 64
 _DATA, _ADDRESS, _BASE, _OFFSET, _SCALAR_OFFSET, _RESULT = range(6)
 
 
@@ -63,25 +65,39 @@ def _emit_load(f: Shared, scope: str, access: Access) -> None:
     if checks:
         distance = f.launch(layout.CELL_DISTANCE)
         mine, many = tag(f, kind), tag(f, kind, f.constant(rules.MANY, "i32"))
-    with f.loop(8 * layout.LANES, 32) as quad:
-        places = [f.load(f.address(room, quad.index, 8 * lane), "i64") for lane in range(4)]
+    lanes = 8 if size == 16 else 4
+    if size == 16:
+        _look_ahead(f, room)
+    with f.loop(8 * layout.LANES, 8 * lanes) as state:
+        places = [f.load(f.address(room, state.index, 8 * lane), "i64") for lane in range(lanes)]
         pointers = [quads.pointer(f, place) for place in places]
-        register = f.binary("lshr", quad.index, f.constant(1, "i64"))
-        found = quads.shaped(f, quads.load_words(f, pointers, size), access, first, register)
+        register = f.binary("lshr", state.index, f.constant(1, "i64"))
+        if lanes == 8:
+            found = quads.load_eights(f, pointers)
+        else:
+            found = quads.shaped(f, quads.load_words(f, pointers, size), access, first, register)
         for words, at in zip(found, quads.registers_at(f, target, count, register), strict=True):
-            f.store(words, at, 16)
-        if checks:
-            beside = _cell_places(f, places, size, distance)
+            f.store(words, at, 4 * lanes)
+        for quad in range(0, lanes, 4) if checks else ():
+            beside = _cell_places(f, places[quad : quad + 4], size, distance)
             cells = quads.load_cells(f, beside, size)
             tests = [quads.relevant(f, quads.steady(f, kind, cell, mine, many), size) for cell in cells]
             with f.when(f.invert(quads.every(f, tests)), likely=False):
-                settle_quad(f, scope, size, cells, beside, quad.index, mine, many)
+                index = f.binary("add", state.index, f.constant(8 * quad, "i64"))
+                settle_quad(f, scope, size, cells, beside, index, mine, many)
     check_suspect(f)
     if scope == "fetch":
         fences.note_releases(f)
     for each in targets:
         each.finish(f.vector_defined(first) if access.half == "hi" else f.constant(-1, "i64"))
     f.done()
+
+
+def _look_ahead(f: Handler, room: Value) -> None:
+    """Asks for the lines behind those of the first lanes: rows of a matrix operand are read piece by piece."""
+    for lane in range(16):
+        place = f.load(f.address(room, 8 * lane), "i64")
+        f.prefetch(f.address(quads.pointer(f, place), _LINE))
 
 
 def registers_of(f: Handler, first: Value, index: int) -> Value:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from spconv_compiler.sim import cells as rules
 from spconv_compiler.sim.native import fences, layout, quads
 from spconv_compiler.sim.native.emit import CHUNK, POINTER, Handler, Module, Value, vector_type
-from spconv_compiler.sim.native.lanes import check_suspect, room_word
+from spconv_compiler.sim.native.lanes import check_suspect, reduce_or, room_word
 from spconv_compiler.sim.native.layout import Code
 from spconv_compiler.sim.native.memory_block import LOCK, ROOM, ROOM_MASK, SHARED
 from spconv_compiler.sim.native.quads import pointer
@@ -242,7 +242,7 @@ def _emit_lanes(
     locked = base is None and operation in LOCKED
     several = base is None and not locked
     if locked:
-        _lock(f)
+        _lock(f, room)
     if operation == "add_f32" and target is None and base is None:
         mask = _add_rows(f, room, sources[0], mask)
     if several:
@@ -283,13 +283,15 @@ def _add_rows(f: Handler, room: Value, source: Value, mask: Value) -> Value:
     with f.loop(layout.VECTOR_BYTES, 4 * CHUNK, [mask]) as chunk:
         places = f.load(f.address(room, f.binary("shl", chunk.index, f.constant(1, "i64"))), vector_type("i64"), 64)
         first = quads.element(f, places, 0)
-        row = f.compare("eq", places, f.binary("add", f.broadcast(first), steps))
+        apart = f.binary("xor", places, f.binary("add", f.broadcast(first), steps))
+        whole = f.compare("eq", reduce_or(f, apart), f.constant(0, "i64"))
         lane = f.binary("lshr", chunk.index, f.constant(2, "i64"))
-        whole = f.compare("eq", f.convert("bitcast", row, f"i{CHUNK}"), f.constant(-1, f"i{CHUNK}"))
         on = f.compare("eq", f.binary("and", f.binary("lshr", mask, lane), all_on), all_on)
         together = f.binary("and", whole, on)
         with f.when(together):
             word = pointer(f, first)
+            # The next atomic often adds what lies behind.
+            f.prefetch(f.address(word, 4 * CHUNK), write=True)
             data = f.load(f.address(source, chunk.index), vector_type("f32"), 64)
             f.store(f.binary("fadd", f.load(word, vector_type("f32"), 4), data), word, 4)
         done = f.select(together, f.binary("shl", all_on, lane), f.constant(0, "i64"))
@@ -297,11 +299,15 @@ def _add_rows(f: Handler, room: Value, source: Value, mask: Value) -> Value:
     return chunk.results[0]
 
 
-def _lock(f: Handler) -> None:
-    """Waits until no other thread adds floats, if there are others."""
+def _lock(f: Handler, room: Value) -> None:
+    """Waits until no other thread adds floats, if there are others; asks for the words beforehand."""
     lock, one, zero = f.launch(LOCK, POINTER), f.constant(1, "i64"), f.constant(0, "i64")
-    take, look, wait, taken = f.label("take"), f.label("look"), f.label("wait"), f.label("taken")
-    f.branch(f.compare("eq", f.launch(SHARED), zero), taken, take)
+    ask, take, look, wait, taken = (f.label(stem) for stem in ("ask", "take", "look", "wait", "taken"))
+    f.branch(f.compare("eq", f.launch(SHARED), zero), taken, ask)
+    f.block(ask)
+    for lane in range(0, layout.LANES, CHUNK):
+        f.prefetch(pointer(f, f.load(f.address(room, 8 * lane), "i64")), write=True)
+    f.jump(take)
     f.block(take)
     before = f.op(f"llvm.atomicrmw xchg {lock}, {one} acquire : {POINTER}, i64", "i64")
     f.branch(f.compare("eq", before, zero), taken, wait)

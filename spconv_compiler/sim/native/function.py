@@ -227,6 +227,11 @@ class Function:
         alignment = alignment or (8 if value.type == POINTER else max(1, bits_of(value.type) // 8))
         self.line(f"  llvm.store {value}, {pointer} {{alignment = {alignment} : i64}} : {value.type}, {POINTER}")
 
+    def prefetch(self, pointer: Value, *, write: bool = False) -> None:
+        """Asks for the cache line of any address, ahead of its use."""
+        hints = f"<{{cache = 1 : i32, hint = 3 : i32, rw = {int(write)} : i32}}>"
+        self.line(f'  "llvm.intr.prefetch"({pointer}) {hints} : ({POINTER}) -> ()')
+
     def call(self, name: str, type_: str, *arguments: Value) -> Value:
         """Calls a function of the module."""
         listed, types = ", ".join(map(str, arguments)), ", ".join(a.type for a in arguments)

@@ -36,7 +36,7 @@ def find_lanes(
         alignment less one. safe: i64, see SAFE_LOAD.
     """
     ranged = count is not None
-    _emit_lanes(h, form, count, register, base, fixed, size, safe)
+    _emit_lanes(h, form, count, register, base, fixed, size, below, safe)
     if ranged:
         h.check_lanes(room_word(h, ROOM_PARTLY), Code.PARTLY_BEYOND)
     bits = room_word(h, ROOM_BITS)
@@ -96,47 +96,96 @@ def _emit_lanes(
     base: Value,
     fixed: Value,
     size: Value,
+    below: Value,
     safe: Value,
 ) -> None:
     exec_, zero = f.exec(), f.constant(0, "i64")
-    given = zero if register is None else register
-    arena = f.launch(layout.ARENA)
-    shift = f.broadcast(f.binary("sub", base, arena))
-    start = f.broadcast(arena)
     room = f.address(f.context, ROOM)
     for word in (ROOM_PARTLY, ROOM_SUSPECT):
         f.store(zero, f.address(room, word))
-    nothing = f.constant(0, _WIDE)
-    limit = nothing if count is None else f.broadcast(f.binary("sub", count, size))
     simple, general, finished = f.label("all"), f.label("some"), f.label("over")
     f.branch(f.compare("eq", exec_, f.constant(-1, "i64")), simple, general, weights=(1000, 1))
-
     f.block(simple)
-    with f.loop(layout.VECTOR_BYTES, 4 * CHUNK, [nothing, nothing]) as state:
-        offsets = _offsets(f, form, given, fixed, state.index)
-        inside = f.binary("add", offsets, shift)
-        place = f.address(room, f.binary("shl", state.index, f.constant(1, "i64")))
-        f.store(f.binary("add", inside, start), place, 64)
-        beyond = nothing if count is None else f.binary("or", state.values[1], f.binary("sub", limit, offsets))
-        state.nexts = [f.binary("or", state.values[0], inside), beyond]
-    f.store(reduce_or(f, state.results[0]), f.address(room, ROOM_BITS))
-    f.store(exec_, f.address(room, ROOM_MASK))
-    if count is not None:
-        f.branch(f.compare("slt", reduce_or(f, state.results[1]), zero), general, finished, weights=(1, 1000))
+    fine = None
+    if form == "pair":
+        assert register is not None
+        bits = _emit_pairs(f, register, fixed, base, room)
     else:
+        bits, fine = _emit_offsets(f, register, fixed, base, room, count, size, below)
+    f.store(bits, f.address(room, ROOM_BITS))
+    f.store(exec_, f.address(room, ROOM_MASK))
+    if fine is None:
         f.jump(finished)
-
+    else:
+        f.branch(fine, finished, general, weights=(1000, 1))
     f.block(general)
-    _emit_some(f, form, count, (given, fixed, limit, shift, start, safe), room)
+    _emit_some(f, form, count, (zero if register is None else register, base, fixed, size, safe), room)
     f.jump(finished)
     f.block(finished)
 
 
+def _emit_offsets(
+    f: Handler,
+    register: Value | None,
+    fixed: Value,
+    base: Value,
+    room: Value,
+    count: Value | None,
+    size: Value,
+    below: Value,
+) -> tuple[Value, Value]:
+    """Addresses of 64 lanes that are on, from offsets of 32 bits; gives (ROOM_BITS, i1: all are inside and aligned).
+
+    The largest offset tells whether all are inside, the offsets or-ed whether all are aligned.
+    """
+    narrow, start = vector_type("i32"), f.binary("add", base, fixed)
+    splat, nothing = f.broadcast(start), f.constant(0, narrow)
+    with f.loop(layout.VECTOR_BYTES, 4 * CHUNK, [nothing, nothing]) as state:
+        offsets = nothing if register is None else f.vector(register, state.index)
+        place = f.address(room, f.binary("shl", state.index, f.constant(1, "i64")))
+        f.store(f.binary("add", f.convert("zext", offsets, _WIDE), splat), place, 64)
+        most, bits = state.values
+        state.nexts = [f.intrinsic("umax", narrow, most, offsets), f.binary("or", bits, offsets)]
+    most, bits = (_reduced(f, name, lanes) for name, lanes in zip(("umax", "or"), state.results, strict=True))
+    fine = f.constant(1, "i1")
+    if count is not None:
+        end = f.binary("add", f.binary("add", most, fixed), size)
+        fine = f.compare("sle", end, count)
+    if f.build.checks:
+        odd = f.binary("and", f.binary("or", start, bits), below)
+        fine = f.binary("and", fine, f.compare("eq", odd, f.constant(0, "i64")))
+    arena = f.launch(layout.ARENA)
+    first = f.binary("sub", start, arena)
+    found = f.binary("or", first, f.binary("add", first, most))
+    # The least offset may lead into the arena from a start that lies outside.
+    inside = f.compare("ult", found, f.binary("sub", f.launch(layout.ARENA_END), arena))
+    return found, f.binary("and", fine, inside)
+
+
+def _reduced(f: Handler, name: str, lanes: Value) -> Value:
+    """i64 of all lanes of 32 bits in one."""
+    return f.convert("zext", f.op(f'"llvm.intr.vector.reduce.{name}"({lanes}) : ({lanes.type}) -> i32', "i32"), "i64")
+
+
+def _emit_pairs(f: Handler, register: Value, fixed: Value, base: Value, room: Value) -> Value:
+    """Addresses of 64 lanes that are on, from pairs of registers; gives all offsets in the arena or-ed."""
+    nothing = f.constant(0, _WIDE)
+    arena = f.broadcast(f.launch(layout.ARENA))
+    start = f.broadcast(f.binary("add", base, fixed))
+    with f.loop(layout.VECTOR_BYTES, 4 * CHUNK, [nothing]) as state:
+        places = f.binary("add", _offsets(f, "pair", register, f.constant(0, "i64"), state.index), start)
+        f.store(places, f.address(room, f.binary("shl", state.index, f.constant(1, "i64"))), 64)
+        state.nexts = [f.binary("or", state.values[0], f.binary("sub", places, arena))]
+    return reduce_or(f, state.results[0])
+
+
 def _emit_some(f: Handler, form: str, count: Value | None, values: tuple[Value, ...], room: Value) -> None:
     """The same where not all lanes are on and inside."""
-    register, fixed, limit, shift, start, safe = values
+    register, base, fixed, size, safe = values
     zero, nothing = f.constant(0, "i64"), f.constant(0, _WIDE)
-    spare = f.broadcast(safe)
+    arena = f.launch(layout.ARENA)
+    limit = nothing if count is None else f.broadcast(f.binary("sub", count, size))
+    shift, start, spare = f.broadcast(f.binary("sub", base, arena)), f.broadcast(arena), f.broadcast(safe)
     with f.loop(layout.VECTOR_BYTES, 4 * CHUNK, [nothing, zero, zero]) as state:
         bits, mask, partly = state.values
         offsets = _offsets(f, form, register, fixed, state.index)

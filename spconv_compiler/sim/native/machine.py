@@ -108,7 +108,7 @@ class NativeMachine:
         kernarg = self.memory.allocate(f"arguments of {name}", size, writable=False)
         try:
             self.memory.write_array(kernarg, np.frombuffer(packed, np.uint8))
-            self.memory.begin_launch(-(-block // layout.LANES))
+            self.memory.begin_launch(-(-block // layout.LANES), checks=self.checks)
             sizes = (*grid, *[1] * (3 - len(grid)))
             groups = np.arange(int(np.prod(sizes))) if order is None else np.asarray(order, np.int64)
             shared = Shared(self.memory, program, addresses, sizes, block, kernarg.address, groups, self.observer)

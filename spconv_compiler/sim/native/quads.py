@@ -79,6 +79,20 @@ def load_words(f: Function, places: Sequence[Value], size: int, last: int = 4) -
     return transpose(f, rows)[: size // 4]
 
 
+def load_eights(f: Function, places: Sequence[Value]) -> list[Value]:
+    """Vectors of eight by register, from eight pointers to four words."""
+    rows = [f.load(place, QUAD, 4) for place in places]
+    # As the host's 256 bits are two times 128: lanes four apart share a vector.
+    a, b, c, d = (shuffle(f, rows[lane], rows[lane + 4], range(8)) for lane in range(4))
+    low, high = [0, 8, 1, 9, 4, 12, 5, 13], [2, 10, 3, 11, 6, 14, 7, 15]
+    first, second = [0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15]
+    found = []
+    for places_ in (low, high):
+        left, right = shuffle(f, a, b, places_), shuffle(f, c, d, places_)
+        found += [shuffle(f, left, right, each) for each in (first, second)]
+    return found
+
+
 def store_words(f: Function, registers: Sequence[Value], places: Sequence[Value], size: int) -> None:
     """The reverse of load_words."""
     for words, place in zip(untranspose(f, registers), places, strict=True):
