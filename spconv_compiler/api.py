@@ -21,9 +21,10 @@ from spconv_compiler.coordinates import Box, check_box, check_coords, with_batch
 from spconv_compiler.driver import ConvKernel, KernelMap, load_conv
 from spconv_compiler.epilogue import DEFAULT_SLOPE
 from spconv_compiler.errors import InputError
-from spconv_compiler.layouts import channels_of, kernel_of, to_native
+from spconv_compiler.layouts import channels_of, kernel_of
 from spconv_compiler.operands import check_residual
 from spconv_compiler.options import DTYPES, CompileOptions, triple, whole
+from spconv_compiler.packed_weights import packed_weight
 from spconv_compiler.tensor_cache import TensorCache
 
 if TYPE_CHECKING:
@@ -133,10 +134,12 @@ def subm_conv3d(
     if residual is not None:
         added = check_residual(residual, (points.shape[0], kernel.options.c_out), kernel.options.out_dtype)
     out = empty_like_kind(features, (points.shape[0], kernel.options.c_out), kernel.options.out_dtype)
-    kernel = kernel.on(_place(coords=points, features=inputs, weight=weights, bias=biases, residual=added))
+    kernel = kernel.on(_place(inputs, points, weights, biases, added))
     if points.shape[0] > 0:
         kernel, map_ = _map(kernel, coords, points, limits)
-        kernel.run(map_, _packed(kernel, weight, weights, weight_layout), inputs, out.pointer, biases, added)
+        size, signature = kernel.options.kernel_size, kernel.pack_signature
+        packed = packed_weight(_weight_cache, kernel, signature, map_, weight, weights, weight_layout, size)
+        kernel.run(map_, packed, inputs, out.pointer, biases, added)
     return _guard_gradient(out.source, features, weight, bias, residual)
 
 
@@ -274,13 +277,13 @@ def _check_bias(bias: Any, c_out: int) -> Array:
     return as_array(wide, "bias", on_gpu=True)
 
 
-def _place(**arrays: Array | None) -> int | None:
-    """Where all arrays lie: the number of a GPU, or None for host memory."""
-    given = {name: array.device for name, array in arrays.items() if array is not None}
-    first = given["features"]
-    for name, device in given.items():
-        if device != first:
-            places = ["the cpu" if place is None else f"GPU {place}" for place in (first, device)]
+def _place(features: Array, *others: Array | None) -> int | None:
+    """Where all arrays lie: the number of a GPU, or None for host memory; others: coords, weight, bias, residual."""
+    first = features.device
+    for place, array in enumerate(others):
+        if array is not None and array.device != first:
+            name = ("coords", "weight", "bias", "residual")[place]
+            places = ["the cpu" if device is None else f"GPU {device}" for device in (first, array.device)]
             raise InputError(f"features are on {places[0]} but {name} is on {places[1]}; accepted: one place for all")
     return first
 
@@ -340,13 +343,6 @@ def _map_in(entry: _CoordsEntry, kernel: Kernel, points: Array) -> tuple[Kernel,
     return entry.ready[kernel]
 
 
-def _packed(kernel: Kernel, weight: Any, weights: Array, layout: str) -> Any:
-    def pack() -> Any:
-        return kernel.pack(as_array(to_native(weight, layout, kernel.options.kernel_size), "weight", on_gpu=True))
-
-    return _weight_cache.get(weight, weights, (kernel.pack_signature, layout), kernel.checksum, pack)
-
-
 def _refuse_transforms(*inputs: Any) -> None:
     """A trace would record the allocation of the result and not the work that fills it; a tangent would be lost."""
     torch = torch_module()
@@ -364,8 +360,11 @@ def _refuse_transforms(*inputs: Any) -> None:
 
 def _guard_gradient(out: Any, *inputs: Any) -> Any:
     """Marks the result so that asking for a gradient raises instead of silently giving none."""
-    # Only tensors have the attribute.
-    if not any(getattr(value, "requires_grad", False) for value in inputs):
+    for value in inputs:
+        # Only tensors have the attribute.
+        if getattr(value, "requires_grad", False):
+            break
+    else:
         return out
     torch = torch_module()
     if torch is None or not torch.is_grad_enabled() or not is_tensor(out):

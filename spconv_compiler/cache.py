@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from spconv_compiler import env
-from spconv_compiler.cache_disk import DiskCache, Entry, Files, warn_once
+from spconv_compiler.cache_disk import DiskCache, Entry, Files, warn_unkept
 
 __all__ = ["Counts", "DiskCache", "Entry", "Files", "KernelCache", "open_disk_cache"]
 
@@ -34,7 +34,7 @@ def open_disk_cache() -> DiskCache | None:
         return None
     root = env.CACHE_DIR.get()
     if root is None:
-        warn_once("", "no home directory for the kernel cache; going on without it. Set SPCONV_CACHE_DIR.")
+        warn_unkept("", "there is no home directory")
         return None
     return DiskCache(root, env.CACHE_MAX_MB.get() * 2**20)
 

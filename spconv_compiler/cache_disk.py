@@ -21,6 +21,7 @@ import logging
 import os
 import re
 import shutil
+import sys
 import threading
 import time
 import uuid
@@ -338,20 +339,35 @@ class DiskCache:
     def _give_up(self, action: str, error: OSError) -> None:
         """Stops writing in this process."""
         self.writable = False
-        warn_once(
-            str(self.root),
-            f"cannot {action} the kernel cache {self.root}: {error.strerror or error}; going on without it. "
-            "Set SPCONV_CACHE_DIR to a directory that can be written, or SPCONV_CACHE=off.",
+        where = "" if error.filename is None else f" ({error.filename})"
+        log.info("cannot %s %s: %s", action, self.root, error)
+        warn_unkept(f"in {self.root}", f"{error.strerror or error}{where}")
+
+
+def warn_unkept(place: str, reason: str) -> None:
+    """Says that there is no cache on disk, once in this process for each place; `place` may be empty."""
+    with _warned_lock:
+        first = place not in _warned
+        _warned.add(place)
+    if first:
+        warnings.warn(
+            f"compiled kernels cannot be kept{place and ' '}{place}: {reason}. Every process compiles them again; set "
+            "SPCONV_CACHE_DIR to a directory that can be written to, or SPCONV_CACHE=off to do without one",
+            CacheWarning,
+            stacklevel=_frames_inside(),
         )
 
 
-def warn_once(topic: str, message: str) -> None:
-    """Emits a `CacheWarning` the first time in this process that `topic` is at fault."""
-    with _warned_lock:
-        first = topic not in _warned
-        _warned.add(topic)
-    if first:
-        warnings.warn(message, CacheWarning, stacklevel=4)
+def _frames_inside() -> int:
+    """The stacklevel with which the caller's warning names the line that called this package."""
+    frame, level, found, package = sys._getframe(1), 1, 1, __name__.partition(".")[0]
+    while frame.f_back is not None:
+        frame, level = frame.f_back, level + 1
+        module = frame.f_globals.get("__name__", "").partition(".")[0]
+        # What entered a context of this package was not contextlib, but who called that.
+        if module == package or (module == "contextlib" and found == level - 1):
+            found = level
+    return found + 1
 
 
 def _children(folder: str | Path) -> list[os.DirEntry[str]]:

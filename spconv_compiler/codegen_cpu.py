@@ -21,8 +21,8 @@ def emit_cpu(module: ir.Module, target: CpuTarget) -> bytes:
     The functions carry what they are compiled for (llvm.target_cpu): this host need not be able to run them.
 
     Returns:
-        A position-independent ELF shared object with the exported kernels as plain C functions. It leaves
-        pthread_create, pthread_join, memset and memcpy to the process that loads it.
+        A position-independent ELF shared object with the exported kernels as plain C functions. It leaves memset,
+        memcpy and what parallel.py calls of the C library to the process that loads it.
 
     Raises:
         CodegenError: there are no kernels, or LLVM or the linker fails.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
-import math
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from spconv_compiler import env, row_order
@@ -16,7 +15,9 @@ from spconv_compiler.coordinates import Box, numpy_view
 from spconv_compiler.errors import InputError, LaunchError
 from spconv_compiler.options import CompileOptions
 from spconv_compiler.runtime.cpu import CpuBuffer, CpuModule
-from spconv_compiler.runtime.plan import CpuPlan
+from spconv_compiler.runtime.host_functions import HostFunctions, UsedTaps, used_taps
+from spconv_compiler.runtime.plan import CpuPlan, PreparedRun
+from spconv_compiler.runtime.program import Program, make_program
 from spconv_compiler.targets import CpuTarget, GpuTarget, Target, get_target
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ class KernelMap:
     pairs: int
     symbols: Mapping[str, int] = dataclasses.field(repr=False)
     buffers: Mapping[str, CpuBuffer] = dataclasses.field(repr=False)
+    _prepared: dict[ConvKernel, PreparedRun] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def nbytes(self) -> int:
@@ -49,16 +53,21 @@ class KernelMap:
         others = sum(buffer.nbytes for name, buffer in self.buffers.items() if name != "pairs")
         return others + self.pairs * ITEM_BYTES["i64"]
 
+    @functools.cached_property
+    def used_taps(self) -> UsedTaps | None:
+        """The taps that there are pairs of; None: about all."""
+        return used_taps(self.buffers["chunk_first"], self.buffers["tap_first"])
 
-class ConvKernel:
+
+class ConvKernel(HostFunctions):
     """A submanifold convolution ready to run. See `load_conv`."""
 
     def __init__(self, artifact: Artifact, options: CompileOptions) -> None:
         self.artifact, self.options = artifact, options
         module = CpuModule(artifact.object)
+        super().__init__(module)
         self._plan = CpuPlan(artifact.plan, module)
-        self._bounds = module.function("coords_bounds", ("buffer", "symbol", "buffer"), result=False)
-        self._fingerprint = module.function("fingerprint", ("buffer", "symbol"))
+        self._module = module
         # Kernel names say all that their code depends on: equal names, interchangeable pairs.
         launches = artifact.plan.launches
         self.map_signature = tuple(item.kernel for item in launches if item.group == "pairs")
@@ -78,15 +87,9 @@ class ConvKernel:
             raise InputError(f"tensors lie on a GPU; accepted by target {self.options.target}: tensors on the cpu")
         return self
 
-    def checksum(self, array: Array) -> int:
-        """A checksum of an array's bytes."""
-        return int(self._fingerprint(array.pointer, ITEM_BYTES[array.dtype] * math.prod(array.shape)))
-
-    def box(self, coords: Array) -> Box:
-        """The box around coords int32 [N, 4], N ≥ 1."""
-        found = (ctypes.c_int32 * 8)()
-        self._bounds(coords.pointer, coords.shape[0], ctypes.addressof(found))
-        return Box(tuple(found[:4]), tuple(found[4:]))  # type: ignore[arg-type]
+    @functools.cached_property
+    def _make_pairs(self) -> Program:
+        return make_program(self.artifact.plan, self._module, ("pairs",))
 
     def key_width(self, box: Box) -> int:
         """Bits of the keys that the coordinates of a box need."""
@@ -110,7 +113,7 @@ class ConvKernel:
         symbols = box.symbols(self.options.kernel_size, self.options.dilation)
         symbols |= {"rows": rows, "threads": thread_count(), "order": row_order.known_address(rows)}
         self.artifact.plan.check(symbols)
-        kept = self._plan.run("pairs", {**symbols, "coords": coords.pointer})
+        kept = self._make_pairs({**symbols, "coords": coords.pointer})
         status = kept.pop("status").array()
         if status[0]:
             first, second = int(status[1]), int(status[2])
@@ -140,18 +143,31 @@ class ConvKernel:
         residual: Array | None = None,
     ) -> None:
         """Convolves features [N, C_in] into the memory at address `out`, [N, C_out] of out_dtype."""
-        values = {**map_.symbols, "threads": thread_count(), "features": features.pointer, "out": out}
+        prepared = map_._prepared.get(self) or self._prepare(map_, packed, bias is not None, residual is not None)
+        values = prepared.values()
+        # No worker is left without a chunk: each has scratch, and small calls feel it.
+        values["threads"] = thread_count(map_.buffers["chunk_first"].count)
+        values["features"], values["out"] = features.pointer, out
         if bias is not None:
             values["bias"] = bias.pointer
         if residual is not None:
             values["residual"] = residual.pointer
-        self._plan.run("output", values, {**map_.buffers, **packed})
+        for name, buffer in packed.items():
+            values[name] = buffer.pointer
+        prepared.run(values)
+
+    def _prepare(self, map_: KernelMap, packed: Iterable[str], bias: bool, residual: bool) -> PreparedRun:
+        given = ["features", "out", *packed, *["bias"] * bias, *["residual"] * residual]
+        # Of two threads the first one's is kept.
+        return map_._prepared.setdefault(self, self._plan.prepare("output", map_.symbols, map_.buffers, given))
 
 
-def thread_count() -> int:
-    """SPCONV_NUM_THREADS, but no more than torch has been told to use."""
+def thread_count(most: int = MAX_THREADS) -> int:
+    """SPCONV_NUM_THREADS, but no more than torch has been told to use, and no more than there is work for."""
+    if most == 1 and not env.NUM_THREADS.is_set():
+        return 1
     torch = torch_module()
-    wanted = min(env.NUM_THREADS.get(), MAX_THREADS)
+    wanted = min(env.NUM_THREADS.get(), most, MAX_THREADS)
     return wanted if torch is None else min(wanted, int(torch.get_num_threads()))
 
 

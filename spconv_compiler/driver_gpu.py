@@ -55,12 +55,15 @@ class DeviceMap:
     symbols: Mapping[str, int] = dataclasses.field(repr=False)
     buffers: Mapping[str, Buffer] = dataclasses.field(repr=False)
     _open: OpenCall = dataclasses.field(repr=False)
-    _counts: Buffer = dataclasses.field(repr=False)
+    _counts: Buffer | None = dataclasses.field(repr=False)
 
     @functools.cached_property
     def pairs(self) -> int:
         """(input, output) index pairs over all taps; fetched from the device when first asked for."""
         with self._open(True) as call:
+            if self._counts is None:
+                # A table by rows comes without counts: every entry that is a row is a pair.
+                return int(np.count_nonzero(read(call, self.buffers["sorted_table"], np.int32) >= 0))
             return int(read(call, self._counts, np.int32).sum(dtype=np.int64))
 
 
@@ -197,7 +200,7 @@ class GpuConvKernel:
         self.artifact.plan.check(symbols)
         with self._call(True) as call:
             kept = self._plan.run("pairs", symbols, {"coords": call.place("coords", coords)}, call)
-        counts = kept.pop(_TAP_COUNTS)
+        counts = kept.pop(_TAP_COUNTS, None)
         return DeviceMap(rows, symbols, kept, self._call, counts)
 
     def pack(self, weight: Array) -> dict[str, Buffer]:

@@ -8,6 +8,7 @@ that does not parse raises `InputError` naming the variable, what was found and 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -55,10 +56,18 @@ class Variable(Generic[T_co]):
 
     def text(self) -> str:
         """What the environment says, not parsed; "" where it says nothing."""
+        # os.environ takes two exceptions to say that it has nothing; the dictionary that it is made of takes none.
+        if self._key not in getattr(os.environ, "_data", (self._key,)):
+            return ""
         try:
             return os.environ[self.name].strip()
         except KeyError:
             return ""
+
+    @functools.cached_property
+    def _key(self) -> object:
+        """The name as os.environ keeps it."""
+        return getattr(os.environ, "encodekey", str)(self.name)
 
     def set(self, text: str) -> None:
         """Sets the variable for this process and the processes it starts, as command-line options do.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import TypeAlias
 
 from spconv_compiler.coordinates import Box
@@ -91,22 +92,31 @@ class ConvGeometry:
             return low * stride - padding, high * stride - padding + reach
         return -(-(low + padding - reach) // stride), (high + padding) // stride
 
+    def coarse_beside(self, fine: Box) -> Box:
+        """A coarse voxel that adds next to nothing to the box of `symbols` for the fine ones."""
+        axes = zip(fine.low[1:], self.padding, self.stride, strict=True)
+        z, y, x = ((low + padding) // stride for low, padding, stride in axes)
+        return Box((fine.low[0], z, y, x), (fine.low[0], z, y, x))
+
+    def fine_beside(self, coarse: Box) -> Box:
+        """A fine voxel that adds nothing to the box of `symbols` for the coarse ones."""
+        axes = zip(coarse.low[1:], self.padding, self.stride, strict=True)
+        z, y, x = (low * stride - padding for low, padding, stride in axes)
+        return Box((coarse.low[0], z, y, x), (coarse.low[0], z, y, x))
+
     def symbols(self, fine: Box, coarse: Box) -> dict[str, int]:
         """The plan's symbols for a map: a box of fine voxels around both sets and all that the coarse ones meet.
 
         Raises:
             InputError: the box has 2^63 cells or more.
         """
-        batches = max(fine.high[0], coarse.high[0]) + 1
-        found, cells = {"batches": batches}, batches
+        found = {"batches": max(fine.high[0], coarse.high[0]) + 1}
         for axis, name in enumerate("zyx"):
             stride, padding, reach = self.stride[axis], self.padding[axis], self.reach[axis]
             low = min(fine.low[axis + 1], coarse.low[axis + 1] * stride - padding)
             high = max(fine.high[axis + 1], coarse.high[axis + 1] * stride - padding + reach)
             found[f"min_{name}"], found[f"extent_{name}"] = low, high - low + 1
-            cells *= high - low + 1
-        check_cells(cells, "coordinates and what the kernel reaches")
-        return {**found, "cells": cells}
+        return {**found, "cells": cells_of(found, "extent_", "coordinates and what the kernel reaches")}
 
 
 def output_symbols(box: Box) -> dict[str, int]:
@@ -115,19 +125,28 @@ def output_symbols(box: Box) -> dict[str, int]:
     Raises:
         InputError: the box has 2^63 cells or more.
     """
-    found, cells = {"batches": box.high[0] + 1}, box.high[0] + 1
+    found = {"batches": box.high[0] + 1}
     for axis, name in enumerate("zyx", 1):
         found[f"out_min_{name}"] = box.low[axis]
         found[f"out_extent_{name}"] = box.high[axis] - box.low[axis] + 1
-        cells *= found[f"out_extent_{name}"]
-    check_cells(cells, "outputs")
-    return {**found, "cells": cells}
+    return {**found, "cells": cells_of(found, "out_extent_", "outputs")}
 
 
-def check_cells(cells: int, what: str) -> None:
-    """Raises InputError when a box has more cells than a key of 64 bits can tell apart."""
+def cells_of(symbols: dict[str, int], extent: str, what: str) -> int:
+    """Cells of the box in a plan's symbols, over all batches; extent: what names of its extents begin with.
+
+    Raises:
+        InputError: a key of 64 bits, of which one is the sign, cannot tell them apart.
+    """
+    sizes = [symbols["batches"], *(symbols[f"{extent}{axis}"] for axis in "zyx")]
+    cells = math.prod(sizes)
     if cells >= 2**63 - _SLACK:
-        raise InputError(f"{what} span a box of {cells} cells over all batches; accepted: below 2^63 - {_SLACK}")
+        shape = " x ".join(map(str, sizes))
+        raise InputError(
+            f"{what} span {shape} (batches, z, y, x), a box of {cells} cells; accepted: below 2^63 - {_SLACK} cells, "
+            "which a key of 64 bits can tell apart"
+        )
+    return cells
 
 
 def key_width(symbols: dict[str, int]) -> int:

@@ -117,9 +117,11 @@ def target_for(target: str | None, coords: Any) -> str:
 
 def forget_requests() -> None:
     """Forgets the kernels that requests, and networks' levels, have loaded."""
+    from spconv_compiler.frame_driver import load_frames
     from spconv_compiler.level_maps import load_levels
 
     load_levels.cache_clear()
+    load_frames.cache_clear()
     _request.cache_clear()
     _kernel.cache_clear()
     load_sparse.cache_clear()
@@ -128,14 +130,16 @@ def forget_requests() -> None:
 def sparse_kernel(
     operation: str, geometry: ConvGeometry, target: str, **more: Any
 ) -> SparseKernel | GpuSparseKernel:
-    """The kernel of sparse_options, loaded; faster than to make the options where it is loaded already."""
-    settings = (env.VERIFY.get(), env.DUMP_DIR.get(), env.PRINT_AFTER.get())
-    return _kernel(operation, geometry, target, settings, tuple(more.items()))
+    """The kernel of sparse_options, loaded; faster than to make the options where it is loaded already.
+
+    A kernel that is loaded is not compiled again for other settings of the environment (api.clear_caches).
+    """
+    return _kernel(operation, geometry, target, tuple(more.items()))
 
 
 @functools.lru_cache(maxsize=512)
 def _kernel(
-    operation: str, geometry: ConvGeometry, target: str, settings: tuple[Any, ...], more: tuple[tuple[str, Any], ...]
+    operation: str, geometry: ConvGeometry, target: str, more: tuple[tuple[str, Any], ...]
 ) -> SparseKernel | GpuSparseKernel:
     return load_sparse(sparse_options(operation, geometry, target, **dict(more)))
 

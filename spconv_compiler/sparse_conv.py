@@ -6,17 +6,18 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from spconv_compiler.arrays import Array, as_array, empty_like_kind
+from spconv_compiler.arrays import as_array, empty_like_kind
 from spconv_compiler.coordinates import check_coords
 from spconv_compiler.epilogue import DEFAULT_SLOPE, Epilogue, epilogue_of
 from spconv_compiler.errors import InputError
 from spconv_compiler.forward_only import forward_only
 from spconv_compiler.geometry import Triple
-from spconv_compiler.layouts import channels_of, kernel_of, to_native
+from spconv_compiler.layouts import channels_of, kernel_of
 from spconv_compiler.map_request import MapRequest, forget_requests, map_request, target_for
 from spconv_compiler.operands import check_bias, check_features, check_place, check_residual
 from spconv_compiler.options import triple
-from spconv_compiler.sparse_map import Kernel, MapState, SparseMap, make_map
+from spconv_compiler.packed_weights import packed_weight
+from spconv_compiler.sparse_map import MapState, SparseMap, make_map
 from spconv_compiler.tensor_cache import TensorCache
 
 # How many coordinate tensors' maps and how many packed weights are kept while the tensors live.
@@ -238,17 +239,11 @@ def _convolve(name: str, map_: SparseMap, inverse: bool, operands: _Operands) ->
     check_place(map_.device, features=inputs, weight=weights, bias=biases, residual=added)
     out = empty_like_kind(features, (out_rows, c_out), kernel.options.out_dtype)
     if out_rows > 0:
-        pairs = map_.pairs_for(kernel, inverse=inverse).buffers
-        packed = _packed(kernel, weight, weights, layout, kernel_size)
-        kernel.run(pairs, map_.symbols, inputs, out.pointer, packed, biases, added)
+        pairs = map_.pairs_for(kernel, inverse=inverse)
+        signature = kernel.signature("weights")
+        packed = packed_weight(_weight_cache, kernel, signature, pairs, weight, weights, layout, kernel_size)
+        kernel.run(pairs.buffers, map_.symbols, inputs, out.pointer, packed, biases, added)
     return forward_only(out.source, name, features, weight, bias, residual)
-
-
-def _packed(kernel: Kernel, weight: Any, weights: Array, layout: str, kernel_size: Triple) -> Any:
-    def pack() -> Any:
-        return kernel.pack(as_array(to_native(weight, layout, kernel_size), "weight", on_gpu=True))
-
-    return _weight_cache.get(weight, weights, (kernel.signature("weights"), layout), kernel.checksum, pack)
 
 
 def _kernel_of(weight: Any, layout: str, kernel_size: int | Triple | None) -> Triple:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import functools
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from spconv_compiler import row_order
-from spconv_compiler.arrays import ITEM_BYTES, Array
+from spconv_compiler.arrays import Array, address_of
 from spconv_compiler.compiler import compile_options
 from spconv_compiler.coordinates import Box, numpy_view
 from spconv_compiler.driver import check_runnable, thread_count
 from spconv_compiler.errors import InputError
 from spconv_compiler.geometry import key_width, output_symbols
 from spconv_compiler.runtime.cpu import CpuBuffer, CpuModule
+from spconv_compiler.runtime.host_functions import HostFunctions, UsedTaps, used_taps
 from spconv_compiler.runtime.plan import CpuPlan
+from spconv_compiler.runtime.program import Program, make_program
 from spconv_compiler.schedules.chunk_stationary import CHUNK_ROWS
 from spconv_compiler.sparse_options import SparseOptions
 from spconv_compiler.targets import GpuTarget, get_target
@@ -36,6 +36,8 @@ _OUTPUTS = 0
 _ROWS = {"fine": "rows", "coarse": "coarse_rows"}
 _ORDERS = {"fine": "order", "coarse": "coarse_order"}
 _SORTED = {"fine": ("keys", "origin", "status"), "coarse": ("coarse_keys", "coarse_origin", "coarse_status")}
+# What makes outputs leaves for what decodes them.
+_MADE = ("out_keys", "out_slabs", "out_status")
 # A pair holds the output's place within its chunk above the input's row.
 _PLACE_SHIFT, _ROW_MASK = 32, (1 << 32) - 1
 
@@ -47,11 +49,14 @@ class Outputs:
     Attributes:
         count: where the number of outputs stays on the device, a word there.
         known: inputs and outputs sorted, for `relate` of a kernel over the map; from a processor only.
+        symbols, width: of map_numbers, where they are the numbers that outputs were made with.
     """
 
     rows: Any
     count: Any = None
     known: Mapping[str, CpuBuffer] | None = dataclasses.field(default=None, repr=False)
+    symbols: Mapping[str, int] | None = None
+    width: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,17 +75,23 @@ class MapPairs:
         """How many there are over all taps; from a GPU it is fetched when first asked for."""
         return self._count()
 
+    @functools.cached_property
+    def used_taps(self) -> UsedTaps | None:
+        """On the CPU, the taps that there are pairs of; None: about all."""
+        return used_taps(self.buffers["chunk_first"], self.buffers["tap_first"])
 
-class SparseKernel:
+
+class SparseKernel(HostFunctions):
     """One op ready to run. See `load_sparse`."""
 
     def __init__(self, options: SparseOptions) -> None:
         self.options = options
         self.artifact = compile_options(options)
         module = CpuModule(self.artifact.object)
+        super().__init__(module)
         self._plan = CpuPlan(self.artifact.plan, module)
-        self._bounds = module.function("coords_bounds", ("buffer", "symbol", "buffer"), result=False)
-        self._fingerprint = module.function("fingerprint", ("buffer", "symbol"))
+        self._module = module
+        self._programs: dict[tuple[str, ...], Program] = {}
         self._signatures: dict[str, tuple[str, ...]] = {}
 
     def on(self, index: int | None) -> SparseKernel:
@@ -101,15 +112,12 @@ class SparseKernel:
             found = self._signatures[group] = tuple(item.kernel for item in launches if item.group == group)
         return found
 
-    def checksum(self, array: Array) -> int:
-        """A checksum of an array's bytes."""
-        return int(self._fingerprint(array.pointer, ITEM_BYTES[array.dtype] * math.prod(array.shape)))
-
-    def box(self, coords: Array) -> Box:
-        """The box around coords int32 [N, 4], N ≥ 1."""
-        found = (ctypes.c_int32 * 8)()
-        self._bounds(coords.pointer, coords.shape[0], ctypes.addressof(found))
-        return Box(tuple(found[:4]), tuple(found[4:]))  # type: ignore[arg-type]
+    def _program(self, groups: tuple[str, ...], also: Sequence[str] = (), passed: Sequence[str] = ()) -> Program:
+        """The launches of some groups, put together once."""
+        found = self._programs.get(groups)
+        if found is None:
+            found = self._programs[groups] = make_program(self.artifact.plan, self._module, groups, also, passed)
+        return found
 
     def output_numbers(self, box: Box, out_box: Box) -> tuple[dict[str, int], int]:
         """(the plan's symbols, bits of a key) for outputs in `out_box`; InputError: too many cells."""
@@ -134,19 +142,23 @@ class SparseKernel:
         if capacity is not None:
             raise InputError(f"capacity is {capacity}; accepted by target {self.options.target}: None, for all outputs")
         read, made = ("coarse", "fine") if self.options.geometry.transposed else ("fine", "coarse")
-        values = {**symbols, _ROWS[read]: coords.shape[0], "threads": thread_count()}
+        rows = coords.shape[0]
+        values = {**symbols, _ROWS[read]: rows, "threads": thread_count()}
         self.artifact.plan.check(values)
-        values |= {"coords": coords.pointer, _ORDERS[read]: row_order.known_address(coords.shape[0])}
-        kept = self._plan.run((read, "coords"), values, also=_SORTED[read])
-        known = {name: kept[name] for name in _SORTED[read]}
+        values["coords"], values[_ORDERS[read]] = coords.pointer, row_order.known_address(rows)
+        known = self._program((read, "coords"), _SORTED[read], _MADE)(values)
         row_order.note(known[_SORTED[read][1]])
-        count = kept["out_status"].word(_OUTPUTS)
+        outputs = [known.pop(name) for name in _MADE]
+        count = outputs[-1].word(_OUTPUTS)
         if count > MAX_ROWS:
             raise InputError(f"the coords have {count} outputs; accepted: at most {MAX_ROWS}")
         found = np.empty((count, 4), np.int32)
-        values |= {_ROWS[made]: count, "out": found.ctypes.data}
-        known |= self._plan.run("decode", values, kept, _SORTED[made])
-        return Outputs(found, known=known)
+        values[_ROWS[made]], values["out"] = count, address_of(found)
+        for name, buffer in zip(_MADE, outputs, strict=True):
+            values[name] = buffer.pointer
+        known |= self._program(("decode",), _SORTED[made])(values)
+        box = {name: value for name, value in symbols.items() if not name.startswith("out_")}
+        return Outputs(found, known=known, symbols=box, width=self.options.key_width)
 
     def _sort(self, which: str, values: Mapping[str, int], *, of_inputs: bool) -> dict[str, CpuBuffer]:
         """Sorts the "fine" or the "coarse" set: its keys, their rows, and how it went."""
@@ -201,7 +213,10 @@ class SparseKernel:
             LaunchError: out of memory or threads.
         """
         # The table between the two takes more memory than all the rest, and is not kept.
-        kept = self._plan.run(("map", "pairs"), {**symbols, "threads": thread_count()}, related)
+        values = {**symbols, "threads": thread_count()}
+        for name, buffer in related.items():
+            values[name] = buffer.pointer
+        kept = self._program(("map", "pairs"))(values)
         # Each output's row is in a buffer of the map.
         reads = {**related, **kept}
         origin = "origin" if self.options.geometry.transposed else "coarse_origin"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 from collections.abc import Callable, Mapping
@@ -16,11 +17,21 @@ from spconv_compiler.compiler import compile_options
 from spconv_compiler.coordinates import Box, numpy_view
 from spconv_compiler.driver_gpu import MAP_BUFFERS, check_place
 from spconv_compiler.errors import InputError
-from spconv_compiler.geometry import ConvGeometry, check_cells, output_symbols
+from spconv_compiler.geometry import ConvGeometry, cells_of, output_symbols
 from spconv_compiler.runtime.calls import HostCall, TensorCall, host_call, read, tensor_call
 from spconv_compiler.runtime.device import Buffer, Device
 from spconv_compiler.runtime.gpu_plan import GpuPlan
-from spconv_compiler.schedules.mappers import COARSE_KEYS, NARROW_KEYS
+from spconv_compiler.schedules.mappers import (
+    COARSE_ASCENDING,
+    COARSE_GRID,
+    COARSE_KEYS,
+    MARKED_CELLS,
+    NARROW_KEYS,
+    SORTED_CANDIDATES,
+    choose_coarse_by,
+    choose_outputs_by,
+    key_bytes,
+)
 from spconv_compiler.sparse_driver import MapPairs, Outputs
 from spconv_compiler.sparse_options import SparseOptions
 from spconv_compiler.targets import GpuTarget
@@ -33,6 +44,7 @@ _SORTED_TABLE, _ROW_ORDER, _TILE_ROWS = "sorted_table", "row_order", 16
 _COUNT_WORDS, _KEPT, _ALL = 2, 0, 1
 # The scan that counts outputs packs a count and two bits into a word (passes/gpu/device_scan.py).
 _MOST_OUTPUTS = 2**30 - 1
+_AUTO = "auto"
 # Buffers that grow with the volume and not with the voxels take no more than this: 64 GiB of a GPU's memory, 2 GiB of a
 # host's that simulates one.
 _MOST_BYTES = {False: 1 << 36, True: 1 << 31}
@@ -44,7 +56,7 @@ class GpuSparseKernel:
     As driver_gpu.GpuConvKernel it takes arrays in host memory; what `on` gives for a device takes torch tensors there.
 
     Repeated coordinates are not noticed: the lowest row is the neighbour, and every row has an output of its own. Only
-    schedule pairs_m16 meets every one of repeated fine rows, and no repeated coarse row but the lowest.
+    schedules over pairs meet every one of repeated fine rows, and no repeated coarse row but the lowest.
     """
 
     def __init__(
@@ -117,12 +129,30 @@ class GpuSparseKernel:
         """(the plan's symbols, bits of a key) for outputs in `out_box` of inputs in `box`.
 
         Raises:
-            InputError: a bit for every cell of the box takes too much memory.
+            InputError: the box has 2^63 cells or more.
         """
         symbols = output_symbols(out_box)
-        self._check_bytes(symbols["cells"] // 8, "a bit for every cell of the box of outputs")
         narrow = symbols["cells"] < 2**31 - 2**16 and narrow_outputs(self.options.geometry, box, out_box)
         return symbols, 32 if narrow else 64
+
+    def outputs_by(self, symbols: Mapping[str, int], rows: int, width: int) -> str:
+        """How outputs of so many inputs are made, with the numbers of output_numbers: a mapper of SparseOptions.
+
+        Raises:
+            InputError: the box has too many cells for marks, and the inputs have too many candidates for a sort.
+        """
+        cells, each = symbols["cells"], math.prod(reach_of(self.options.geometry).candidates)
+        most = _MOST_BYTES[self._target.simulated]
+        by_marks, by_sort = cells // 8 <= most, key_bytes(rows * each, width) <= self._target.buffer_limit_bytes
+        if by_marks and by_sort:
+            return _or_auto(choose_outputs_by(cells, rows, each))
+        if not by_marks and not by_sort:
+            raise InputError(
+                f"{rows} coords have {rows * each} candidates for outputs, in a box of {cells} cells; accepted by "
+                f"target {self._target.name}: at most {self._target.buffer_limit_bytes // key_bytes(1, width)} "
+                f"candidates, or {8 * most} cells"
+            )
+        return _AUTO if by_marks else SORTED_CANDIDATES
 
     def map_numbers(self, fine: Box, coarse: Box) -> tuple[dict[str, int], int]:
         """(the plan's symbols, bits of a key) of a map between sets in two boxes, by a grid.
@@ -134,22 +164,44 @@ class GpuSparseKernel:
         self._check_bytes(4 * symbols["cells"], "a grid of the coarse coordinates")
         return symbols, width if symbols["cells"] <= self._target.narrow_cells else 64
 
-    def mapper(self, symbols: Mapping[str, int]) -> str:
-        """How a map with these symbols finds coarse voxels: by a grid as long as that fits into memory."""
-        return "auto" if 4 * symbols["cells"] <= _MOST_BYTES[self._target.simulated] else COARSE_KEYS
+    def index_of(self, fine: Box, coarse: Box, *, ascending: bool) -> tuple[dict[str, int], int, str]:
+        """(symbols, bits of a key, mapper) where the number of rows is not known: a grid if there is memory for it.
+
+        Raises:
+            InputError: see key_numbers.
+        """
+        symbols, width = self.key_numbers(fine, coarse)
+        if self._has_grid(symbols):
+            return *self.map_numbers(fine, coarse), _AUTO
+        return symbols, width, COARSE_ASCENDING if ascending else COARSE_KEYS
+
+    def _has_grid(self, symbols: Mapping[str, int]) -> bool:
+        return 4 * symbols["cells"] <= _MOST_BYTES[self._target.simulated]
+
+    def mapper(self, symbols: Mapping[str, int], rows: int, coarse_rows: int, *, ascending: bool) -> str:
+        """How a map in the box of `symbols` finds coarse voxels: a mapper of SparseOptions.
+
+        Args:
+            rows, coarse_rows: of the fine and the coarse set. ascending: whether the coarse set is one that was made.
+        """
+        by_search = COARSE_ASCENDING if ascending else COARSE_KEYS
+        if not self._has_grid(symbols):
+            return by_search
+        geometry = dataclasses.replace(self.options.geometry, transposed=False)
+        candidates = math.prod(reach_of(geometry).candidates)
+        return _or_auto(choose_coarse_by(symbols["cells"], rows, coarse_rows, candidates, by_search))
 
     def key_numbers(self, fine: Box, coarse: Box) -> tuple[dict[str, int], int]:
-        """As map_numbers, by search in sorted keys: of boxes of any size.
+        """As map_numbers, by search in keys: of boxes of any size.
 
         Raises:
             InputError: the coarse box has 2^63 cells or more.
         """
-        symbols, cells = {"batches": coarse.high[0] + 1}, coarse.high[0] + 1
+        symbols = {"batches": coarse.high[0] + 1}
         for axis, name in enumerate("zyx", 1):
             symbols[f"min_{name}"] = coarse.low[axis]
             symbols[f"extent_{name}"] = coarse.high[axis] - coarse.low[axis] + 1
-            cells *= symbols[f"extent_{name}"]
-        check_cells(cells, "the coarse coordinates")
+        cells = cells_of(symbols, "extent_", "the coarse coordinates")
         narrow = cells <= NARROW_KEYS and narrow_lookups(self.options.geometry, fine, coarse)
         return {**symbols, "cells": cells}, 32 if narrow else 64
 
@@ -304,6 +356,11 @@ class GpuSparseKernel:
             given["out"] = call.output("out", out, nbytes)
             self._plan.run("output", {**symbols, "threads": 1}, given, call)
             call.deliver(given["out"], out)
+
+
+def _or_auto(mapper: str) -> str:
+    """A mapper as SparseOptions has it: that of "auto" has no kernels of its own."""
+    return _AUTO if mapper in (COARSE_GRID, MARKED_CELLS) else mapper
 
 
 def reach_of(geometry: ConvGeometry) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from spconv_compiler.arrays import ITEM_BYTES, Array, is_tensor, torch_module
+from spconv_compiler.arrays import ITEM_BYTES, Array, dtype_name, is_tensor, torch_module
 from spconv_compiler.coordinates import Box, check_box, check_coords, with_batch
 from spconv_compiler.errors import InputError
 from spconv_compiler.geometry import ConvGeometry, Triple
@@ -47,7 +47,12 @@ class MapState:
         self._checksum = request.kernel.on(inputs.device).checksum
         self._known = self._checksum(inputs), self._checksum(self.out_set)
         self._mapper = "auto"
-        self.symbols, self._width = self._numbers(*boxes)
+        if made is None or made.symbols is None:
+            self.symbols, self._width = self._numbers(*boxes, made=made is not None)
+        else:
+            rows = (self.in_rows, self.out_set.shape[0])
+            fine, coarse = rows[::-1] if request.geometry.transposed else rows
+            self.symbols, self._width = {**made.symbols, "rows": fine, "coarse_rows": coarse}, made.width
         self.device = inputs.device
         self.out_count = None if made is None or request.capacity is None else made.count
         self._sorted = None if made is None else made.known
@@ -55,19 +60,22 @@ class MapState:
         self._related: dict[tuple[Any, ...], Any] = {}
         self._pairs: dict[tuple[Any, ...], MapPairs] = {}
 
-    def _numbers(self, in_box: Box | None, out_box: Box | None) -> tuple[dict[str, int], int]:
-        """(the numbers that plans over this map take, bits of their keys)."""
+    def _numbers(self, in_box: Box | None, out_box: Box | None, *, made: bool) -> tuple[dict[str, int], int]:
+        """(the numbers that plans over this map take, bits of their keys); made: whether the outputs were."""
         counts = (self.in_rows, self.out_set.shape[0])
+        geometry = self.request.geometry
+        rows, coarse_rows = counts[::-1] if geometry.transposed else counts
+        fine, coarse = (out_box, in_box) if geometry.transposed else (in_box, out_box)
         # A set without voxels lies wherever the other one is.
-        boxes = in_box or out_box or _NOWHERE, out_box or in_box or _NOWHERE
-        rows, coarse_rows = counts[::-1] if self.request.geometry.transposed else counts
-        fine, coarse = boxes[::-1] if self.request.geometry.transposed else boxes
+        coarse = coarse or geometry.coarse_beside(fine or _NOWHERE)
+        fine = fine or geometry.fine_beside(coarse)
         kernel = self.request.kernel
         if isinstance(kernel, SparseKernel):
             box, width = kernel.map_numbers(fine, coarse)
         else:
             box, width = kernel.key_numbers(fine, coarse)
-            self._mapper = kernel.mapper(box)
+            ascending = made and not geometry.transposed
+            self._mapper = kernel.mapper(box, rows, coarse_rows, ascending=ascending)
             if self._mapper == "auto":
                 box, width = kernel.map_numbers(fine, coarse)
         return {**box, "rows": rows, "coarse_rows": coarse_rows}, width
@@ -221,8 +229,21 @@ class SparseMap:
         # The map's kernels do not depend on channels: the plan of the narrowest convolution has them.
         kernel = self.kernel("conv", c_in=1, c_out=1)
         tap, in_rows, out_rows = kernel.triples(self.pairs_for(kernel))
-        order = np.lexsort((out_rows, tap))
+        order = _by_tap(tap, out_rows)
         return tap[order], in_rows[order], out_rows[order]
+
+
+def _by_tap(tap: npt.NDArray[np.int32], out_rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+    """The order of taps, and of output rows where taps are equal; faster than a sort by both."""
+    # Numbers of 16 bits are sorted digit by digit.
+    short = tap.astype(np.uint16) if tap.max(initial=0) < 2**16 else tap
+    order = np.argsort(short, kind="stable")
+    taps, rows = tap[order], out_rows[order]
+    # So it is already where outputs ascend in (batch, z, y, x).
+    if ((taps[1:] > taps[:-1]) | (rows[1:] > rows[:-1])).all():
+        return order
+    order = np.argsort(out_rows, kind="stable")
+    return order[np.argsort(short[order], kind="stable")]
 
 
 def build_map(
@@ -336,8 +357,13 @@ def _outputs(kernel: Kernel, coords: Array, box: Box | None, request: MapRequest
     if box is None or out_box is None:
         return Outputs(_nothing(coords, request.capacity or 0)), None
     symbols, width = kernel.output_numbers(box, out_box)
-    if width != kernel.options.key_width:
-        kernel = load_sparse(dataclasses.replace(kernel.options, key_width=width)).on(coords.device)
+    options = kernel.options
+    if width != options.key_width:
+        options = dataclasses.replace(options, key_width=width)
+    if not isinstance(kernel, SparseKernel):
+        options = dataclasses.replace(options, mapper=kernel.outputs_by(symbols, coords.shape[0], width))
+    if options is not kernel.options:
+        kernel = load_sparse(options).on(coords.device)
     return kernel.outputs(coords, symbols, request.capacity), out_box
 
 
@@ -352,11 +378,14 @@ def _nothing(coords: Array, rows: int) -> Any:
 def _like(coords: Any, made: Any) -> Any:
     """`made` as the kind, dtype and columns of `coords`."""
     count = coords.shape[1]
+    if count == 4 and not is_tensor(made) and is_tensor(coords) and dtype_name(coords) == "i32":
+        torch: Any = torch_module()
+        return torch.from_numpy(made)
     if is_tensor(made):
         columns = made if count == 4 else made.narrow(1, 4 - count, count).contiguous()
         return columns.to(coords.dtype)
     array = np.ascontiguousarray(made[:, 4 - count :])
     if not is_tensor(coords):
         return array.astype(coords.dtype, copy=False)
-    torch: Any = torch_module()
+    torch = torch_module()
     return torch.from_numpy(array).to(coords.dtype)

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from spconv_compiler.arrays import Array, is_tensor
+from spconv_compiler.arrays import Array
 
 V = TypeVar("V")
 
@@ -27,7 +27,7 @@ V = TypeVar("V")
 class _Entry(Generic[V]):
     owner: weakref.ref[Any]
     state: tuple[Any, ...]
-    checksum: int
+    checksum: Any
     value: V
 
 
@@ -49,7 +49,15 @@ class TensorCache(Generic[V]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, source: Any, array: Array, extra: Any, checksum: Callable[[Array], int], build: Callable[[], V]) -> V:
+    def get(
+        self,
+        source: Any,
+        array: Array,
+        extra: Any,
+        checksum: Callable[[Array], Any],
+        build: Callable[[], V],
+        unchanged: Callable[[Array, Any], bool] | None = None,
+    ) -> V:
         """The value for a tensor, built when there is none or when the tensor has changed.
 
         Threads that miss at the same time build once each; the last value stays.
@@ -60,15 +68,21 @@ class TensorCache(Generic[V]):
             extra: what else the value depends on; hashable.
             checksum: of contents.
             build: makes the value; when it raises, nothing is kept.
+            unchanged: whether contents still have a checksum, as far as the caller is concerned; by default, whether
+                they have an equal one.
         """
         owner, place, state = _identity(source, array)
-        key = (id(owner), place, extra)
-        now = checksum(array)
+        key, entries = (id(owner), place, extra), self._entries
         with self._lock:
-            found = self._entries.get(key)
-            if found is not None and found.owner() is owner and found.state == state and found.checksum == now:
-                self._entries.move_to_end(key)
+            found = entries.get(key)
+            if found is not None:
+                entries.move_to_end(key)
+        if found is not None and found.owner() is owner and found.state == state:
+            known = found.checksum
+            if checksum(array) == known if unchanged is None else unchanged(array, known):
                 return found.value
+        # Before the contents are read: a write in the meantime will be noticed.
+        now = checksum(array)
         value = build()
         entry = _Entry(weakref.ref(owner, self._dropper(key)), state, now, value)
         with self._lock:
@@ -122,13 +136,13 @@ def _identity(source: Any, array: Array) -> tuple[Any, Any, tuple[Any, ...]]:
     """
     # The strides of what is contiguous follow from its shape; the address of a copy says nothing.
     held = array.source is source
-    if is_tensor(source):
-        base, version = source._base, 0 if source.is_inference() else source._version
-        where: Any = array.pointer if held else (source.data_ptr(), source.stride())
-    else:
+    if isinstance(source, np.ndarray):
         base, version = source.base if type(source.base) is np.ndarray else None, 0
-        where = array.pointer if held else (source.ctypes.data, source.strides)
-    place = (where, array.shape, array.dtype)
+        where: Any = array.pointer if held else (source.ctypes.data, source.strides)
+    else:
+        base, version = source._base, 0 if source.is_inference() else source._version
+        where = array.pointer if held else (source.data_ptr(), source.stride())
+    state = (where, array.shape, array.dtype, version)
     if base is None:
-        return source, None, (place, version)
-    return base, place, (place, version)
+        return source, None, state
+    return base, state[:3], state

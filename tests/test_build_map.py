@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import spconv_compiler as sc
 from spconv_compiler import reference_cross as rc
+from spconv_compiler import sparse_map
 from spconv_compiler.errors import InputError
 from spconv_compiler.geometry import key_width
 
@@ -234,3 +235,13 @@ def test_duplicates_are_counted_and_named(transposed: bool) -> None:
         map_.pairs()
     with pytest.raises(InputError, match=r"1 out_coords repeat an earlier row, the first: rows 0 and 1"):
         sc.build_map(coords[:2], 2, transposed=transposed, out_coords=coords[[1, 1, 0]]).pairs()
+
+
+@pytest.mark.parametrize("ascending", [False, True])
+@pytest.mark.parametrize("taps", [1, 27, 70000])
+def test_pairs_are_ordered_by_tap_then_by_output(taps: int, ascending: bool) -> None:
+    rng = np.random.default_rng(taps)
+    tap = rng.integers(0, taps, 2000).astype(np.int32)
+    rows = rng.permutation(2000).astype(np.int32)
+    rows = np.sort(rows) if ascending else rows
+    np.testing.assert_array_equal(sparse_map._by_tap(tap, rows), np.lexsort((rows, tap)))

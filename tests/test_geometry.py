@@ -78,9 +78,9 @@ def test_key_widths() -> None:
 
 def test_symbols_beyond_64_bits_are_refused() -> None:
     far = Box((0, 0, 0, 0), (2**15, 2**17, 2**17, 2**17))
-    with pytest.raises(InputError, match=r"cells over all batches; accepted: below 2\^63"):
+    with pytest.raises(InputError, match=r"cells; accepted: below 2\^63"):
         output_symbols(far)
-    with pytest.raises(InputError, match=r"cells over all batches; accepted: below 2\^63"):
+    with pytest.raises(InputError, match=r"cells; accepted: below 2\^63"):
         ConvGeometry((1, 1, 1)).symbols(far, far)
 
 

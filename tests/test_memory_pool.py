@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -47,10 +49,52 @@ def test_memory_that_an_array_shares_is_not_given_away() -> None:
     assert (seen == 7).all()
 
 
-def test_small_and_very_large_blocks_are_left_to_the_allocator() -> None:
-    for nbytes in (0, 1, 1000, (1 << 25) + 1):
+def test_small_blocks_are_left_to_the_allocator() -> None:
+    for nbytes in (0, 1, 1000):
         memory_pool.give(memory_pool.take(nbytes))
-    assert memory_pool._bytes == 0
+    assert memory_pool._bytes == memory_pool._large.nbytes == 0
+
+
+def _lazily_free() -> int:
+    """Bytes of this process that the system may take."""
+    lines = pathlib.Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("LazyFree:"))
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/smaps_rollup").exists(), reason="no /proc")
+def test_a_large_block_is_kept_for_the_system_to_take() -> None:
+    nbytes, before = 3 << 25, _lazily_free()
+    buffer = CpuBuffer("i32", nbytes // 4)
+    buffer.array()[:] = 1
+    where = buffer.pointer
+    del buffer
+    assert memory_pool._bytes == 0 and memory_pool._large.nbytes >= nbytes
+    assert _lazily_free() - before >= nbytes - (2 << 22)
+    # Much less than a block leaves it alone, a little less takes it; what is written is the system's no more.
+    assert CpuBuffer("i32", nbytes // 8).pointer != where
+    again = CpuBuffer("i32", nbytes // 4 - 100_000)
+    again.array()[:] = 2
+    assert again.pointer == where and _lazily_free() - before < 1 << 24 and (again.array() == 2).all()
+
+
+def test_the_oldest_of_large_blocks_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_pool._large, "_most", 5 << 25)
+    sizes = [(2 << 25) + 1, (2 << 25) + 2, (2 << 25) + 3]
+    blocks = [memory_pool.take(size) for size in sizes]
+    while blocks:
+        memory_pool.give(blocks.pop(0))
+    assert memory_pool._large.nbytes == sum(sizes[1:])
+    memory_pool.give(memory_pool.take(6 << 25))
+    assert memory_pool._large.nbytes == sum(sizes[1:])
+    assert memory_pool.take(sizes[0]).nbytes == sizes[1]
+    memory_pool.clear()
+    assert memory_pool._large.nbytes == 0
+
+
+def test_a_large_block_that_the_system_cannot_mark_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(mmap, "MADV_FREE", raising=False)
+    memory_pool.give(memory_pool.take(2 << 25))
+    assert memory_pool._large.nbytes == 0
 
 
 def test_no_more_is_kept_than_the_limit() -> None:

@@ -12,6 +12,7 @@ from spconv_compiler.errors import LaunchError
 from spconv_compiler.plan import Argument, Buffer, Launch, Plan
 from spconv_compiler.runtime.cpu import ALIGNMENT, CpuBuffer, CpuModule
 from spconv_compiler.runtime.plan import CpuPlan
+from spconv_compiler.runtime.program import make_program
 
 # count(status) adds 1 to status[0]. make(list, status, capacity, wanted) fills list[0 .. wanted) with 7 or asks for
 # room, and counts its calls in status[1]. total(list, scale, out, wanted) sums list into out[0], times scale[0].
@@ -236,3 +237,56 @@ def test_kernels_that_give_up(code: bytes, kernel: str, message: str) -> None:
 def test_a_plan_of_another_compiler_is_refused(code: bytes) -> None:
     with pytest.raises(LaunchError, match="no function 'newer'"):
         CpuPlan(Plan((), (), (Launch("newer", (), 1, "output", ()),)), CpuModule(code))
+
+
+# A list that grows, one that is scratch and as large as it has to be, and room that another group reads.
+WITH_SCRATCH = Plan(
+    inputs=PLAN.inputs,
+    buffers=(
+        *PLAN.buffers,
+        Buffer("spare", "i64", ["add", ["mul", "rows", 2], ["min", "rows", ["ceildiv", "rows", 3]]]),
+        Buffer("other", "i64", ["mul", ["mod", "rows", 64], 64]),
+        Buffer("spare_status", "i64", 1),
+    ),
+    launches=(
+        Launch("make", (), 1, "first", buffers("spare", "spare_status") + symbols("enough", "twice")),
+        Launch("make", (), 1, "first", buffers("other", "spare_status") + symbols("enough", "rows")),
+        *PLAN.launches,
+        Launch("total", (), 1, "last", buffers("other", "scale", "out") + symbols("rows")),
+    ),
+)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 100, 1000])
+def test_programs_do_what_plans_do(code: bytes, rows: int) -> None:
+    module, groups = CpuModule(code), ("first", "pairs")
+    plan = CpuPlan(WITH_SCRATCH, module)
+    run, again = make_program(WITH_SCRATCH, module, groups), make_program(WITH_SCRATCH, module, ("output", "last"))
+    scale, out = np.array([3]), np.zeros(1, np.int64)
+    values = {"rows": rows, "twice": 2 * rows, "enough": 1 << 20, "scale": address(scale), "out": address(out)}
+    found = run(values)
+    assert set(found) == set(plan.run(groups, values)) == {"list", "status", "other", "spare_status"}
+    assert found["list"].count == max(rows, rows // 4) and (found["list"].array() == 7).all()
+    assert again({**values, **{name: buffer.pointer for name, buffer in found.items()}}) == {}
+    assert out[0] == 3 * 7 * rows
+
+
+def test_what_a_program_passes_on_does_not_live_with_what_it_keeps(code: bytes) -> None:
+    module, values = CpuModule(code), {"rows": 63, "twice": 126, "enough": 1 << 20}
+    found = make_program(WITH_SCRATCH, module, ("first",), also=("spare",), passed=("other",))(values)
+    assert set(found) == {"spare", "other", "spare_status"}
+    blocks = {name: buffer._block for name, buffer in found.items()}
+    assert blocks["spare"] is blocks["spare_status"] is not blocks["other"]
+    places = sorted((buffer.pointer, buffer.nbytes) for buffer in found.values() if buffer._block is blocks["spare"])
+    assert places[0][0] + places[0][1] <= places[1][0] and all(place % ALIGNMENT == 0 for place, _ in places)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [("fail", r"kernel fail ran out of memory or threads \(code -2\)"), ("always_more", "asks for 5 elements")],
+)
+def test_programs_whose_kernels_give_up(code: bytes, kernel: str, message: str) -> None:
+    grows = Plan((), (Buffer("list", "i64", 5, grows=True),), (Launch(kernel, (), 1, "output", buffers("list")),))
+    for plan in (Plan((), (), (Launch(kernel, (), 1, "output", ()),)), grows):
+        with pytest.raises(LaunchError, match=message):
+            make_program(plan, CpuModule(code), ("output",))({})

@@ -118,7 +118,7 @@ def test_a_target_that_cannot_run_here() -> None:
 
 def test_a_box_beyond_64_bits() -> None:
     corners = np.array([[0, -(2**31), -(2**31), -(2**31)], [0, BIG, BIG, BIG]], np.int32)
-    with pytest.raises(InputError, match=r"cells over all batches; accepted: below 2\^63"):
+    with pytest.raises(InputError, match=r"cells; accepted: below 2\^63"):
         sc.sparse_conv3d(corners, FEATURES[:2], WEIGHT, stride=2, padding=1)
 
 

@@ -17,6 +17,7 @@ from conv_cases import Case, make_case, mismatch, voxels
 import spconv_compiler as sc
 from spconv_compiler import api, reference, targets
 from spconv_compiler.driver import ConvKernel
+from spconv_compiler.sparse_driver import SparseKernel
 
 CASE = make_case(voxels(150, 8), 3, 4, 8, whole=True)
 KEPT = (torch.from_numpy(CASE.coords), torch.from_numpy(CASE.features))
@@ -130,6 +131,88 @@ def test_changed_weights_are_packed_again(change: Callable[[torch.Tensor], None]
     assert not np.array_equal(old.detach().numpy().view(np.uint32), weight.detach().numpy().view(np.uint32))
     check(weight)
     assert (len(packed), len(api._weight_cache)) == (2, 1)
+
+
+CENTRE, BESIDE = (1, 1, 1), (1, 1, 2)
+ALONE = np.zeros((1, 4), np.int32)
+PAIR = np.array([[0, 0, 0, 0], [0, 0, 0, 1]], np.int32)
+
+
+def of_few(coords: np.ndarray, features: np.ndarray, weight: np.ndarray, layout: str = "native") -> np.ndarray:
+    """The convolution; it is checked against the reference with what the weight is now."""
+    out = sc.subm_conv3d(coords, features, weight, weight_layout=layout)
+    native = reference.to_native_weight(weight, layout, 3)
+    assert mismatch(out, Case(coords, features, native), whole=True) is None
+    return out
+
+
+# Channels: taps of 32 bytes and more are looked at one by one, narrower ones all together.
+@pytest.mark.parametrize(
+    ("layout", "channels"), [("native", 8), ("native", 11), ("taps", 8), ("torch", 8), ("native", 7)]
+)
+def test_taps_without_pairs_are_looked_at_when_a_map_uses_them(layout: str, channels: int, packed: list[str]) -> None:
+    rng = np.random.default_rng(0)
+    features = rng.integers(1, 4, (2, channels)).astype(np.float32)
+    native = rng.integers(-3, 4, (5, 3, 3, 3, channels)).astype(np.float32)
+    view, weight = native, native
+    if layout == "torch":
+        weight = np.ascontiguousarray(native.transpose(0, 4, 1, 2, 3))
+        view = weight.transpose(0, 2, 3, 4, 1)
+    elif layout == "taps":
+        whole = np.ascontiguousarray(native.transpose(1, 2, 3, 4, 0))
+        view, weight = whole.transpose(4, 0, 1, 2, 3), whole.reshape(27, channels, 5)
+    alone, by_tap = features[:1], layout != "torch" and channels >= 8
+    of_few(ALONE, alone, weight, layout)
+    view[(2, *BESIDE, 3)] += 1
+    of_few(ALONE, alone, weight, layout)
+    assert len(packed) == (1 if by_tap else 2), "one voxel reaches no tap beside the centre"
+    of_few(PAIR, features, weight, layout)
+    assert len(packed) == 2, "two neighbours do"
+    view[(2, *CENTRE, 3)] += 1
+    of_few(ALONE, alone, weight, layout)
+    of_few(PAIR, features, weight, layout)
+    assert len(packed) == 3
+    view[(4, *BESIDE, channels - 1)] *= -1
+    view[(0, *BESIDE, 0)] += 2
+    of_few(PAIR, features, weight, layout)
+    of_few(ALONE, alone, weight, layout)
+    assert (len(packed), len(api._weight_cache)) == (4, 1)
+
+
+def test_every_element_of_a_used_tap_counts(packed: list[str]) -> None:
+    """Of taps that are no multiple of a vector, in bf16 no multiple of a word: 17 channels."""
+    coords, features = torch.from_numpy(ALONE), torch.ones(1, 17, dtype=torch.bfloat16)
+    weight = torch.zeros(3, 3, 3, 3, 17, dtype=torch.bfloat16)
+    before = sc.subm_conv3d(coords, features, weight)
+    bits = weight.view(torch.int16).numpy()
+    for row in range(3):
+        for channel in range(17):
+            bits[row, 1, 1, 1, channel] = 0x3F80
+            after = sc.subm_conv3d(coords, features, weight)
+            assert (after - before).tolist()[0][row] == 1, (row, channel)
+            bits[row, 1, 1, 1, channel] = 0
+    assert len(packed) == 52
+
+
+def test_maps_between_sets_look_at_the_taps_they_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    packings: list[str] = []
+    pack = SparseKernel.pack
+    monkeypatch.setattr(SparseKernel, "pack", lambda *given: packings.append("packed") or pack(*given))
+    features = np.ones((2, 8), np.float32)
+    weight = np.zeros((5, 3, 3, 3, 8), np.float32)
+    maps = [sc.build_map(coords, 3, out_coords=ALONE) for coords in (ALONE, PAIR)]
+
+    def outputs() -> list[float]:
+        return [float(sc.mapped_conv3d(features[: map_.in_rows], weight, map=map_)[0, 2]) for map_ in maps]
+
+    # Through tap i output o reads o + i: without padding the centre is the first tap.
+    assert outputs() == [0, 0]
+    weight[2, 0, 0, 1, 7] = 3
+    assert outputs() == [0, 3] and len(packings) == 2
+    weight[2, 0, 0, 0, 0] = 5
+    assert outputs() == [5, 8] and len(packings) == 3
+    weight[2, 2, 2, 2, 0] = 7
+    assert outputs() == [5, 8] and len(packings) == 3
 
 
 def test_changed_numpy_weights_are_packed_again(packed: list[str]) -> None:

@@ -11,6 +11,7 @@ import errno
 import itertools
 import os
 import tempfile
+import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,16 +24,21 @@ from spconv_compiler.runtime import memory_pool
 ALIGNMENT = 64
 
 
+# Bytes of scratch that a thread keeps from one call to the next: those of a small call.
+_MOST_HELD = 1 << 20
+
+
 class Block:
     """Host memory that goes back to the pool with its last buffer; `pointer` is where a cache line begins."""
 
-    __slots__ = ("_storage", "pointer")
+    __slots__ = ("_storage", "nbytes", "pointer")
 
     def __init__(self, nbytes: int) -> None:
         try:
             self._storage: npt.NDArray[np.uint8] | None = memory_pool.take(nbytes + ALIGNMENT)
         except (MemoryError, ValueError):  # ValueError: more than an address can count
             raise LaunchError(f"out of memory: a buffer of {nbytes} bytes cannot be allocated") from None
+        self.nbytes = nbytes
         self.pointer = -(-address_of(self._storage) // ALIGNMENT) * ALIGNMENT
 
     def __del__(self) -> None:
@@ -54,6 +60,27 @@ class Block:
         assert self._storage is not None
         offset = pointer - address_of(self._storage)
         return self._storage[offset : offset + nbytes]
+
+
+class _Held(threading.local):
+    block: Block | None = None
+
+
+_held = _Held()
+
+
+def scratch(nbytes: int) -> Block:
+    """Memory whose contents matter for one call only; a thread's calls share it unless it is large.
+
+    Raises:
+        LaunchError: out of memory.
+    """
+    if nbytes > _MOST_HELD:
+        return Block(nbytes)
+    block = _held.block
+    if block is None or block.nbytes < nbytes:
+        block = _held.block = Block(nbytes)
+    return block
 
 
 class CpuBuffer:

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from spconv_compiler.arrays import ITEM_BYTES
 from spconv_compiler.errors import LaunchError
 from spconv_compiler.plan import Launch, Plan, compiled
-from spconv_compiler.runtime.cpu import ALIGNMENT, Block, CpuBuffer, CpuModule
+from spconv_compiler.runtime.cpu import ALIGNMENT, Block, CpuBuffer, CpuModule, scratch
 
-_STATUS = "status"
+STATUS = "status"
 CAPACITY = "capacity"
 
 
@@ -84,13 +84,29 @@ class CpuPlan:
         for group, calls in self._calls.items():
             names[group in groups].update(name for call in calls for name in call.buffers)
         mine = sorted(names[True] - self._inputs)
-        return tuple(name for name in mine if name in names[False] or name.endswith(_STATUS))
+        return tuple(name for name in mine if name in names[False] or name.endswith(STATUS))
 
     def calls(self, group: str) -> list[tuple[int, tuple[str, ...]]]:
         """(address of the function, names of its arguments) of each launch of a group."""
         return [
             (ctypes.cast(call.function, ctypes.c_void_p).value or 0, call.names) for call in self._calls.get(group, ())
         ]
+
+    def prepare(
+        self, group: str, symbols: Mapping[str, int], kept: Mapping[str, CpuBuffer], given: Iterable[str]
+    ) -> PreparedRun:
+        """A run of a group that returns nothing, to be made many times.
+
+        Args:
+            symbols: all but `threads`; kept: buffers that earlier groups returned. Both are the same in every run.
+            given: names of the other buffers that every run is given the addresses of.
+        """
+        calls = self._calls.get(group, [])
+        known = {*kept, *given}
+        missing = tuple([name for call in calls for name in call.buffers if name not in known])
+        layout = self._layout(missing, ())
+        assert not layout.growing, f"group {group} makes what may turn out too small: {layout.growing}"
+        return PreparedRun(calls, layout, {**symbols, **{name: buffer.pointer for name, buffer in kept.items()}}, kept)
 
     def run(
         self,
@@ -170,10 +186,8 @@ class CpuPlan:
             needed = call.function(*call.arguments(values))
             if needed == 0:
                 return
-            if needed < 0:
-                raise LaunchError(f"kernel {call.kernel} ran out of memory or threads (code {needed})")
-            if growable is None or buffers[growable].count >= needed:
-                raise LaunchError(f"kernel {call.kernel} asks for {needed} elements of a buffer that cannot grow")
+            if needed < 0 or growable is None or buffers[growable].count >= needed:
+                raise _failure(call, needed)
             # The old buffer goes before the new one comes: its contents are not needed.
             dtype = buffers.pop(growable).dtype
             self._place(growable, CpuBuffer(dtype, needed), values, buffers)
@@ -181,3 +195,49 @@ class CpuPlan:
     @staticmethod
     def _place(name: str, buffer: CpuBuffer, values: dict[str, int], buffers: dict[str, CpuBuffer]) -> None:
         buffers[name], values[name] = buffer, buffer.pointer
+
+
+class PreparedRun:
+    """See CpuPlan.prepare. May be used by several threads."""
+
+    def __init__(
+        self, calls: Sequence[_Call], layout: _Layout, values: Mapping[str, int], kept: Mapping[str, CpuBuffer]
+    ) -> None:
+        self._calls = [(call, call.function, call.arguments) for call in calls]
+        self._layout, self._values = layout, dict(values)
+        # What the values are addresses of must live.
+        self._kept = kept
+        self._sized: tuple[int, int, list[tuple[str, int]]] = 0, 0, []
+
+    def values(self) -> dict[str, int]:
+        """What every run is given; the caller adds `threads`, and the addresses that prepare was promised."""
+        return self._values.copy()
+
+    def run(self, values: dict[str, int]) -> None:
+        """Runs the launches.
+
+        Raises:
+            LaunchError: out of memory or threads.
+        """
+        if self._layout.scratch:
+            threads, nbytes, places = self._sized
+            if threads != values["threads"]:
+                threads, nbytes, places = self._sized = self._size(values)
+            block = scratch(nbytes)
+            for name, place in places:
+                values[name] = block.pointer + place
+        for call, function, arguments in self._calls:
+            result = function(*arguments(values))
+            if result:
+                raise _failure(call, result)
+
+    def _size(self, values: Mapping[str, int]) -> tuple[int, int, list[tuple[str, int]]]:
+        """(threads, bytes of scratch for them, where each buffer lies in it)."""
+        *places, nbytes = itertools.accumulate(self._layout.nbytes(values), initial=0)
+        return values["threads"], nbytes, list(zip(self._layout.scratch, places, strict=True))
+
+
+def _failure(call: _Call, result: int) -> LaunchError:
+    if result < 0:
+        return LaunchError(f"kernel {call.kernel} ran out of memory or threads (code {result})")
+    return LaunchError(f"kernel {call.kernel} asks for {result} elements of a buffer that cannot grow")

@@ -1,0 +1,75 @@
+"""Ops that reach no output, wherever their inputs lie: an empty result, and nothing about the size of a box."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spconv_compiler as sc
+from spconv_compiler.coordinates import Box
+from spconv_compiler.geometry import ConvGeometry
+
+FAR = [0, 10**6, -(10**6), 2**30, -(2**30), 2**31 - 4]
+
+
+def inputs(place: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two voxels, neither of whose coordinates has a multiple of four."""
+    corner = place - place % 4
+    coords = np.array([[0, corner + 1, corner + 1, corner + 1], [1, corner + 2, corner + 1, corner + 3]], np.int32)
+    return coords, np.ones((2, 4), np.float32)
+
+
+@pytest.mark.parametrize("place", FAR)
+def test_strides_that_pass_over_every_input(place: int) -> None:
+    coords, features = inputs(place)
+    weight = np.ones((5, 1, 1, 1, 4), np.float32)
+    out_coords, out = sc.sparse_conv3d(coords, features, weight, stride=4)
+    assert (out_coords.shape, out.shape) == ((0, 4), (0, 5))
+    pooled_coords, pooled = sc.sparse_max_pool3d(coords, features, 1, stride=4)
+    assert (pooled_coords.shape, pooled.shape) == ((0, 4), (0, 4))
+    map_ = sc.build_map(coords, 1, stride=4)
+    assert [len(part) for part in map_.pairs()] == [0, 0, 0]
+    back = sc.sparse_inverse_conv3d(out, np.ones((3, 1, 1, 1, 5), np.float32), map=map_)
+    assert back.shape == (2, 3) and not back.any(), "every input's row, and nothing that reaches it"
+
+
+@pytest.mark.parametrize("place", FAR)
+@pytest.mark.parametrize("given", ["inputs", "outputs"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_set_without_voxels_lies_beside_the_other(place: int, given: str, transposed: bool) -> None:
+    coords, nothing = inputs(place // 4)[0], np.zeros((0, 4), np.int32)
+    sets: dict[str, Any] = {"coords": coords, "out_coords": nothing}
+    if given == "outputs":
+        sets = {"coords": nothing, "out_coords": coords}
+    map_ = sc.build_map(kernel_size=3, stride=4, padding=1, transposed=transposed, **sets)
+    rows = (map_.in_rows, map_.out_rows)
+    assert rows == ((2, 0) if given == "inputs" else (0, 2))
+    out = sc.mapped_conv3d(np.ones((rows[0], 4), np.float32), np.ones((5, 3, 3, 3, 4), np.float32), map=map_)
+    assert out.shape == (rows[1], 5) and not out.any()
+
+
+def test_outputs_beyond_a_shape() -> None:
+    shape = (10**6 + 8,) * 3
+    coords, features = inputs(10**6)
+    out_coords, out = sc.sparse_conv_transpose3d(
+        coords, features, np.ones((5, 1, 1, 1, 4), np.float32), padding=40, spatial_shape=shape, batch_size=2
+    )
+    assert (out_coords.shape, out.shape) == ((0, 4), (0, 5))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_voxel_beside_a_box_adds_less_than_a_kernel(transposed: bool) -> None:
+    geometry = ConvGeometry((3, 2, 1), (4, 3, 1), (1, 0, 2), (1, 2, 1), transposed)
+    fine = Box((0, 10**6, -(10**6), 7), (2, 10**6 + 50, 5 - 10**6, 9))
+    found = geometry.symbols(fine, geometry.coarse_beside(fine))
+    for axis, name in enumerate("zyx"):
+        alone = fine.high[axis + 1] - fine.low[axis + 1] + 1
+        reach = geometry.reach[axis]
+        assert alone <= found[f"extent_{name}"] <= alone + geometry.stride[axis] + reach
+    coarse = Box((0, -5, 10**6, 7), (2, 40, 10**6, 9))
+    found = geometry.symbols(geometry.fine_beside(coarse), coarse)
+    for axis, name in enumerate("zyx"):
+        reached = (coarse.high[axis + 1] - coarse.low[axis + 1]) * geometry.stride[axis] + geometry.reach[axis] + 1
+        assert found[f"extent_{name}"] == reached
