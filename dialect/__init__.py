@@ -11,6 +11,7 @@ if __name__ != "spconv_compiler.dialect":
 from spconv_compiler.dialect.conv import SubmConv3dOp
 from spconv_compiler.dialect.copy import TileCopyGroupOp, TileCopyOp, TileCopyWaitOp
 from spconv_compiler.dialect.cross import CrossCompactOp, CrossMapOp, PoolOp
+from spconv_compiler.dialect.frame import PlaceCoordsOp
 from spconv_compiler.dialect.levels import LevelMapsOp
 from spconv_compiler.dialect.loader import register
 from spconv_compiler.dialect.network import (
@@ -57,6 +58,7 @@ __all__ = [
     "OutputCoordsOp",
     "PackWeightOp",
     "ParameterOp",
+    "PlaceCoordsOp",
     "PointwiseOp",
     "PoolOp",
     "ScaleBiasOp",

@@ -12,7 +12,7 @@ from spconv_compiler.bindings import ir, load_irdl
 from spconv_compiler.dialect.op import NoEffects, SpconvOp, SpconvVerifier
 
 # Types first: the later files name them.
-FILES = ("types", "conv", "sparse", "network", "stages", "cross", "levels", "tile", "copy", "plan")
+FILES = ("types", "conv", "sparse", "network", "stages", "cross", "levels", "frame", "tile", "copy", "plan")
 _MARKER = "spconv.map"
 
 

@@ -36,7 +36,7 @@ from spconv_compiler.dialect.types import element_type, schedule_attr
 from spconv_compiler.errors import ScheduleError
 from spconv_compiler.passes.base import Pass, defining_op, location_text, ops_named
 from spconv_compiler.schedules import Choice, Chosen, Problem, choose, choose_outputs, choose_pool
-from spconv_compiler.schedules.mappers import with_mapper
+from spconv_compiler.schedules.mappers import with_mapper, with_outputs_by
 from spconv_compiler.targets import Target, get_target
 
 
@@ -99,7 +99,7 @@ class ChooseSchedule(Pass):
         target = get_target(self.target)
         for op in ops_named(module, OutputCoordsOp.OPERATION_NAME):
             with self._located(op):
-                _set(op, choose_outputs(target))
+                _set(op, with_outputs_by(choose_outputs(target), self.mapper))
         for op in ops_named(module, PoolOp.OPERATION_NAME):
             if op.schedule is None:
                 self._check_pairs(op)

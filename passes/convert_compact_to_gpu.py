@@ -26,7 +26,7 @@ from spconv_compiler.passes.gpu import tap_tile_row
 from spconv_compiler.passes.gpu.limits import require
 from spconv_compiler.passes.gpu.row_masks import BLOCK_ROWS
 from spconv_compiler.passes.gpu.scheduled import gpu_target, parameters
-from spconv_compiler.passes.gpu.sorted_tiles import rewrite_sorted
+from spconv_compiler.passes.gpu.sorted_tiles import BY_ROWS, rewrite_rows, rewrite_sorted
 from spconv_compiler.passes.kernel_builder import i32
 from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, gpu_kernel
 from spconv_compiler.targets import GpuTarget
@@ -95,6 +95,8 @@ class ConvertCompactToGpu(Pass):
                 values = parameters(self, op, "sorted_tiles", "block_rows", "items")
                 if values["block_rows"] != BLOCK_ROWS:
                     self.fail(op, f"blocks of {values['block_rows']} rows", f"accepted here: {BLOCK_ROWS}")
+                if BY_ROWS in op.map.owner.operation.attributes:
+                    return rewrite_rows(op, module, target, values["items"])
                 kernel_size = list(ir.DenseI64ArrayAttr(op.map.owner.operation.attributes["kernel_size"]))
                 return rewrite_sorted(op, buffers_of(op.map)[0], kernel_size, module, target, values["items"])
             tile_m = parameters(self, op, "tap_tile_row", "tile_m")["tile_m"]

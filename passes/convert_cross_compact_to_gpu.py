@@ -13,6 +13,8 @@ With schedule "output_table" there are three launches, and the pairs are carried
     "spconv.launch"(%fine, %fine_count, %grid, %table, box)      {kernel = @kernels::@output_lookup…}
     "spconv.launch"(%coarse, %coarse_count, %grid, %table, box)  {kernel = @kernels::@share_rows…}
 
+the last of them only where coarse rows may repeat.
+
 With schedule "sorted_tiles" the table of the outputs is sorted as passes/gpu/sorted_tiles.py says. That of a transposed
 op, whose outputs are the fine rows, takes one launch:
     "spconv.launch"(%fine, %fine_count, %grid, %table, rows, box) {kernel = @kernels::@input_lookup…}
@@ -34,7 +36,7 @@ from spconv_compiler.dialect.plan import alloc, launch, symbol
 from spconv_compiler.dialect.types import buffer_type
 from spconv_compiler.passes.base import Pass, replace_each
 from spconv_compiler.passes.gpu import cross_lookup, cross_pairs
-from spconv_compiler.passes.gpu.cross_index import CrossIndex, in_grid, in_keys
+from spconv_compiler.passes.gpu.cross_index import CrossIndex
 from spconv_compiler.passes.gpu.dense_grid import TILE_ROWS
 from spconv_compiler.passes.gpu.lanes import shared
 from spconv_compiler.passes.gpu.limits import require
@@ -54,14 +56,15 @@ OUTPUT_TABLE = "output_table"
 
 def _geometry(op: CrossCompactOp, target: GpuTarget) -> tuple[Reach, CrossIndex]:
     """The geometry and the index of the coarse set, of which the cast of the lowered map notes what it is."""
-    buffer, *state = buffers_of(op.map)[4:]
+    _, _, coarse, coarse_count, *index = buffers_of(op.map)
     noted = op.map.owner.operation.attributes
-    axes = (list(ir.DenseI64ArrayAttr(noted[name])) for name in AXES)
+    reach = Reach.of(*(list(ir.DenseI64ArrayAttr(noted[name])) for name in AXES), transposed=False)
     width, items = (int(ir.IntegerAttr(noted[name]).value) for name in ("key_width", "items"))
-    if not state:
-        return Reach.of(*axes, transposed=False), CrossIndex(f"k{width}", in_grid, buffer, None, width)
-    find = in_keys(Sort(width, items, target.wave))
-    return Reach.of(*axes, transposed=False), CrossIndex(f"k{width}_keys", find, buffer, state[0], width)
+    if not index:
+        return reach, CrossIndex.ascending(coarse, coarse_count, width)
+    if not items:
+        return reach, CrossIndex.grid(index[0], width)
+    return reach, CrossIndex.keys(index[0], index[1], Sort(width, items, target.wave))
 
 
 def rewrite_pairs(op: CrossCompactOp, module: ir.Module, target: GpuTarget, tile_m: int) -> list[ir.Value]:
@@ -143,15 +146,16 @@ def rewrite_table(op: CrossCompactOp, module: ir.Module, target: GpuTarget) -> l
     by_rows = [f"rows ceildiv {_LANES}", str(cross_lookup.batches(reach.kernel_size))]
     found = [fine, fine_count, index.buffer, table, *index.arguments]
     launch(look_up, found, group="pairs", grid=by_rows, block=_LANES)
-    share = gpu_kernel(
-        module,
-        f"share_rows_{index.name}_t{taps}_b{_LANES}",
-        [words, words, index.buffer_type, words, *index.types],
-        _LANES,
-        cross_lookup.share_rows(taps, _LANES, index.find),
-    )
-    repeated = [coarse, coarse_count, index.buffer, table, *index.arguments]
-    launch(share, repeated, group="pairs", grid=[f"coarse_rows ceildiv {_LANES}"], block=_LANES)
+    if not index.distinct:
+        share = gpu_kernel(
+            module,
+            f"share_rows_{index.name}_t{taps}_b{_LANES}",
+            [words, words, index.buffer_type, words, *index.types],
+            _LANES,
+            cross_lookup.share_rows(taps, _LANES, index.find),
+        )
+        repeated = [coarse, coarse_count, index.buffer, table, *index.arguments]
+        launch(share, repeated, group="pairs", grid=[f"coarse_rows ceildiv {_LANES}"], block=_LANES)
     return [cast_to_stage([table, coarse_count], op.operation.results[0].type, rows=ir.StringAttr.get("coarse_rows"))]
 
 

@@ -13,6 +13,8 @@ or, with schedule = #spconv.schedule<"coarse_keys", {block, items}>, for boxes t
     "spconv.launch"(%coarse, %records, %state, …, box)      {kernel = @kernels::@coarse_records…}
     "spconv.launch"(%records, %state, coarse_rows)          {kernel = @kernels::@sort_digit…}, for each digit
 
+With "coarse_ascending" nothing is launched: the coarse set ascends, each voxel once, and is searched itself.
+
 The map is carried as both sets with their numbers of rows, and the grid (or records and the sort's state), in which
 both directions look up (passes/gpu/cross_lookup.py). The plan's box and cells are those of the coarse set, without
 halo. Needs level stages with schedules, gives level gpu for this op. Fails on an op without a schedule, with one that
@@ -39,6 +41,7 @@ from spconv_compiler.passes.gpu.radix_sort import Sort
 from spconv_compiler.passes.gpu.scheduled import gpu_target, lanes_of, parameters
 from spconv_compiler.passes.kernel_builder import i32
 from spconv_compiler.passes.kernel_module import cast_to_stage, gpu_kernel
+from spconv_compiler.schedules.mappers import COARSE_ASCENDING, COARSE_GRID, COARSE_KEYS, NARROW_KEYS
 from spconv_compiler.targets import GpuTarget
 
 
@@ -81,7 +84,7 @@ def rewrite_by_keys(op: CrossMapOp, module: ir.Module, target: GpuTarget, lanes:
     for what, size in limits.items():
         require(op, f"bytes of {what}", size, target.buffer_limit_bytes)
     if width == 32:
-        require(op, "cells of the box, with 32-bit keys", "cells", 2**31 - 1)
+        require(op, "cells of the box, with 32-bit keys", "cells", NARROW_KEYS)
     records = alloc("coarse_records", key, sort.records(of_coarse))
     state = alloc("coarse_state", i32(), sort.words(of_coarse))
     name = f"k{width}_i{items}"
@@ -112,8 +115,18 @@ def rewrite_by_keys(op: CrossMapOp, module: ir.Module, target: GpuTarget, lanes:
     return _carried(op, [fine, fine_count, coarse, coarse_count, records, state], items)
 
 
+def rewrite_ascending(op: CrossMapOp, target: GpuTarget) -> list[ir.Value]:
+    """The coarse set as it is."""
+    sets = [*set_buffers(op.fine), *set_buffers(op.coarse)]
+    require(op, "bytes of coordinates", "rows * 16", target.buffer_limit_bytes)
+    require(op, "bytes of the coarse coordinates", "coarse_rows * 16", target.buffer_limit_bytes)
+    if op.key_width == 32:
+        require(op, "cells of the box, with 32-bit keys", "cells", NARROW_KEYS)
+    return _carried(op, sets, 0)
+
+
 def _carried(op: CrossMapOp, buffers: list[ir.Value], items: int) -> list[ir.Value]:
-    """The map as its buffers; items: of the sort, 0 for a grid."""
+    """The map as its buffers; items: of the sort, 0 where there is none."""
     noted = {name: op.operation.attributes[name] for name in AXES}
     number = ir.IntegerType.get_signless(64)
     noted["key_width"], noted["items"] = ir.IntegerAttr.get(number, op.key_width), ir.IntegerAttr.get(number, items)
@@ -137,10 +150,12 @@ class ConvertCrossMapToGpu(Pass):
             self.fail(found[1], "a second map between two sets", note)
 
         def rewrite(op: CrossMapOp) -> list[ir.Value]:
-            if op.schedule is not None and op.schedule[0] == "coarse_keys":
-                lanes = lanes_of(self, op, "coarse_keys", target)
-                items = parameters(self, op, "coarse_keys", "items")["items"]
+            name = COARSE_GRID if op.schedule is None else op.schedule[0]
+            if name == COARSE_KEYS:
+                lanes, items = lanes_of(self, op, name, target), parameters(self, op, name, "items")["items"]
                 return rewrite_by_keys(op, module, target, lanes, items)
-            return rewrite_cross_map(op, module, target, lanes_of(self, op, "coarse_grid", target))
+            if name == COARSE_ASCENDING:
+                return rewrite_ascending(op, target)
+            return rewrite_cross_map(op, module, target, lanes_of(self, op, COARSE_GRID, target))
 
         replace_each(module, CrossMapOp.OPERATION_NAME, rewrite)

@@ -26,7 +26,7 @@ from spconv_compiler.dialect.types import buffer_type, element_type
 from spconv_compiler.passes.base import Pass, defining_op, replace_each
 from spconv_compiler.passes.convert_compact_to_gpu import gemm_tiles
 from spconv_compiler.passes.convert_rows_to_gpu import filled_rows, lower_epilogue_of
-from spconv_compiler.passes.gpu import gemm_output_stationary, gemm_small_channels, gemm_wgmma_rows
+from spconv_compiler.passes.gpu import gemm_output_stationary, gemm_pair_major, gemm_small_channels, gemm_wgmma_rows
 from spconv_compiler.passes.gpu.gemm_output_stationary import rewrite_output_stationary
 from spconv_compiler.passes.gpu.limits import require
 from spconv_compiler.passes.gpu.mma_panels import Panels
@@ -37,6 +37,7 @@ from spconv_compiler.passes.kernel_builder import bits, f32, i32
 from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, gpu_kernel, noted, rows_of
 from spconv_compiler.targets import GpuTarget, MmaShape
 
+PARAMETERS = ("tile_m", *Panels.PARAMETERS, "k_unroll", "waves")
 # Schedules whose workgroups finish whole output rows.
 ROW_OWNERS = ("output_stationary", "split_taps", "small_channels")
 
@@ -108,11 +109,13 @@ class ConvertGemmToGpu(Pass):
                 return self._wgmma_rows(op, module, target)
             if op.schedule is not None and op.schedule[0] in ROW_OWNERS:
                 return self._row_owner(op, module, target, op.schedule[0])
-            values = parameters(self, op, "pairs_m16", "tile_m", *Panels.PARAMETERS, "k_unroll", "waves")
+            large = op.schedule is not None and op.schedule[0] == "pair_major"
+            needed = gemm_pair_major.PARAMETERS if large else PARAMETERS
+            values = parameters(self, op, "pair_major" if large else "pairs_m16", *needed)
             mma = target.mma_for(str(element_type(op.weight.type)))
             # Every dtype that the dialect has is one of the target's.
             assert mma is not None
-            for rule in misfits(mma, target, values):
+            for rule in (gemm_pair_major.misfits if large else misfits)(mma, target, values):
                 self.fail(op, f"the parameters of the schedule do not fit: {values}", rule)
             if op.activation != "none":
                 self.fail(op, f'epilogue "{op.activation}" in a schedule that does not own its output rows')
@@ -121,6 +124,9 @@ class ConvertGemmToGpu(Pass):
                 self.fail(op, "init is not the result of spconv.fill", "a gemm adds into rows of its own")
             self._expect_size(op, buffers_of(op.weight)[0], str(Panels.of(op.taps, op.c_in, op.c_out, values).elements))
             self._expect_size(op, buffers_of(op.pairs)[2], tiles_of(op, values["tile_m"]))
+            if large:
+                tiles = tiles_of(op, values["tile_m"])
+                return gemm_pair_major.rewrite_pair_major(op, fill, mma, module, target, values, tiles)
             return rewrite_gemm(op, fill, mma, module, target, values)
 
         replace_each(module, GemmOp.OPERATION_NAME, rewrite)

@@ -1,4 +1,4 @@
-"""Lowers spconv.level_maps to ten kernels, however many levels and maps there are.
+"""Lowers spconv.level_maps to ten kernels, or eight, however many levels and maps there are.
 
 Before:
     "spconv.level_maps"(%coords, %places) {levels = […], maps = […]}
@@ -8,7 +8,7 @@ After:
     "spconv.launch"(%marks, %level_rows, %counts, %places)                   {kernel = @kernels::@rank_levels…}
     "spconv.launch"(%coords, %marks, %perm, %places, rows)                   {kernel = @kernels::@rows_of_ranks…}
     "spconv.launch"(%coords, …, %table, %records, %state)                    {kernel = @kernels::@look_up_maps…}
-    "spconv.launch"(%records, %state, %places)                               {kernel = @kernels::@sort_maps…}, 4 times
+    "spconv.launch"(%records, %state, %places)                               {kernel = @kernels::@sort_maps…}, a digit
     "spconv.launch"(%table, %records, …, %step_count)                        {kernel = @kernels::@arrange_maps…}
 
 The plan's `rows` are those of level 0, `cells` the words of marks, and `coarse_rows` those of all maps, each in whole
@@ -32,8 +32,7 @@ from spconv_compiler.level_options import LANES, ROW_UNIT, TILE_MARKS, LevelOpti
 from spconv_compiler.passes.base import Pass, ops_named, replace_each
 from spconv_compiler.passes.gpu import level_lookup, level_marks
 from spconv_compiler.passes.gpu.limits import require
-from spconv_compiler.passes.gpu.radix_sort import DIGIT_BITS
-from spconv_compiler.passes.gpu.row_masks import BLOCK_ROWS, KEY_BITS
+from spconv_compiler.passes.gpu.row_masks import BLOCK_ROWS
 from spconv_compiler.passes.gpu.scheduled import gpu_target
 from spconv_compiler.passes.kernel_builder import i32
 from spconv_compiler.passes.kernel_module import buffers_of, gpu_kernel
@@ -43,12 +42,12 @@ from spconv_compiler.targets import GpuTarget
 def rewrite_level_maps(op: LevelMapsOp, module: ir.Module, target: GpuTarget) -> list[ir.Value]:
     options, wave = op.options(target.name), target.wave
     (coords,), (places,) = buffers_of(op.coords), buffers_of(op.places)
-    levels, taps, sort = len(options.levels) + 1, options.most_taps, level_lookup.sort_of(wave)
+    levels, taps, sort = len(options.levels) + 1, options.most_taps, level_lookup.sort_of(target)
     state_words = f"coarse_rows + {level_lookup.sort_words(len(options.maps))}"
     limits = {
         "coordinates": "rows * 16",
         "the marks of all levels": "cells * 4",
-        "the tables of all maps": f"coarse_rows * {4 * taps}",
+        "the tables of all maps": f"coarse_rows * {4 * level_lookup.table_words(options)}",
     }
     for what, size in limits.items():
         require(op, f"bytes of {what}", size, target.buffer_limit_bytes)
@@ -59,7 +58,7 @@ def rewrite_level_maps(op: LevelMapsOp, module: ir.Module, target: GpuTarget) ->
         "level_rows": "coarse_rows * 4",
         "sort_state": state_words,
         "level_counts": str(2 * levels),
-        "table": f"coarse_rows * {taps}",
+        "table": f"coarse_rows * {level_lookup.table_words(options)}",
         "records": "coarse_rows * 4",
         "row_order": "coarse_rows",
         "sorted_table": f"coarse_rows * {taps}",
@@ -93,14 +92,14 @@ def rewrite_level_maps(op: LevelMapsOp, module: ir.Module, target: GpuTarget) ->
     run("rows_of_ranks", level_marks.rows_of_ranks(wave), [coords, marks, perm, places, rows], by_rows, [])
     read = [coords, level_rows, marks, perm, places]
     blocks = f"coarse_rows ceildiv {LANES}"
-    look_up_memory = level_lookup.look_up_shared(wave)
-    run("look_up_maps", level_lookup.look_up(options, wave), [*read, table, records, state], blocks, look_up_memory)
-    for _ in range(-(-KEY_BITS // DIGIT_BITS)):
-        body, units = level_lookup.digit_pass(options, wave), f"coarse_rows ceildiv {ROW_UNIT}"
+    found = [*read, table, records, state]
+    run("look_up_maps", level_lookup.look_up(options, sort), found, blocks, sort.make_workgroup())
+    for _ in range(sort.passes):
+        body, units = level_lookup.digit_pass(options, sort), f"coarse_rows ceildiv {ROW_UNIT}"
         run("sort_maps", body, [records, state, places], units, sort.pass_workgroup())
     arguments = [table, records, state, places, *results]
     memory = level_lookup.arrange_shared(options, wave)
-    run("arrange_maps", level_lookup.arrange(options, wave), arguments, blocks, memory)
+    run("arrange_maps", level_lookup.arrange(options, sort), arguments, blocks, memory)
     return []
 
 

@@ -117,6 +117,7 @@ def gpu_kernel(
                 "known_block_size": ir.DenseI32ArrayAttr.get([block_size, 1, 1]),
                 **(attributes or {}),
                 "workgroup_attributions": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), len(workgroup)),
+                "workgroup_attrib_attrs": ir.ArrayAttr.get([_whole_runs()] * len(workgroup)),
             },
         )
         types = [*arguments, *workgroup]
@@ -125,6 +126,11 @@ def gpu_kernel(
             body(*[V(argument) for argument in entry.arguments])
             gpu.ReturnOp([])
     return symbol
+
+
+def _whole_runs() -> ir.Attribute:
+    """What is written and read in runs of 16 bytes (gpu/local.py) starts at one, whatever lies before it."""
+    return ir.Attribute.parse("{llvm.align = 16 : i64}")
 
 
 def _has_symbol(block: ir.Block, name: str) -> bool:

@@ -34,6 +34,14 @@ class Reach:
         return math.prod(-(-kernel * math.gcd(stride, dilation) // stride) for kernel, stride, _, dilation in axes)
 
     @property
+    def candidates(self) -> tuple[int, ...]:
+        """Per axis, how many outputs of an input kernels look at (passes/gpu/cross_axes.py): no fewer than it has."""
+        axes = map(self.on, range(3))
+        return tuple(
+            kernel if self.transposed or dilation > 1 else -(-kernel // stride) for kernel, stride, _, dilation in axes
+        )
+
+    @property
     def most(self) -> int:
         """Outputs of one input at most."""
         return math.prod(self.kernel_size) if self.transposed else self.coarse_of_fine

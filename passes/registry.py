@@ -23,6 +23,7 @@ PASS_NAMES = (
     "convert-cross-compact-to-loops",
     "convert-cross-map-to-gpu",
     "convert-cross-map-to-loops",
+    "convert-frame-to-gpu",
     "convert-gemm-to-gpu",
     "convert-gemm-to-loops",
     "convert-host-to-plan",

@@ -8,10 +8,12 @@ from typing import Any
 
 from spconv_compiler.bindings import func, ir
 from spconv_compiler.dialect.conv import subm_conv3d
+from spconv_compiler.dialect.frame import place_coords
 from spconv_compiler.dialect.levels import level_maps
 from spconv_compiler.dialect.network import affine, concat, pointwise
 from spconv_compiler.dialect.sparse import output_coords, sparse_conv3d, sparse_pool3d
 from spconv_compiler.dialect.types import coords_type, element_named
+from spconv_compiler.frame_options import FrameOptions
 from spconv_compiler.level_options import AnyOptions, LevelOptions
 from spconv_compiler.options import CompileOptions
 from spconv_compiler.sparse_options import ON_ROWS, SparseOptions
@@ -21,6 +23,8 @@ def module_of(options: AnyOptions) -> ir.Module:
     """The module of level spconv that `options` describe; in the current context."""
     if isinstance(options, LevelOptions):
         return levels_module(options)
+    if isinstance(options, FrameOptions):
+        return frame_module(options)
     return conv_module(options) if isinstance(options, CompileOptions) else sparse_module(options)
 
 
@@ -34,6 +38,12 @@ def levels_module(options: LevelOptions) -> ir.Module:
 
     with ir.Location.name(options.name):
         return _function("levels", {"coords": coords_type(32), "places": words}, None, body)
+
+
+def frame_module(options: FrameOptions) -> ir.Module:
+    """@frame(coords), which makes buffers and returns nothing; in the current context."""
+    with ir.Location.name(options.name):
+        return _function("frame", {"coords": coords_type(32)}, None, lambda values: place_coords(*values))
 
 
 def sparse_module(options: SparseOptions) -> ir.Module:

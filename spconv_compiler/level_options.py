@@ -17,10 +17,11 @@ from spconv_compiler.errors import InputError
 from spconv_compiler.geometry import ConvGeometry
 
 if TYPE_CHECKING:
+    from spconv_compiler.frame_options import FrameOptions
     from spconv_compiler.options import CompileOptions
     from spconv_compiler.sparse_options import SparseOptions
 
-AnyOptions: TypeAlias = "CompileOptions | SparseOptions | LevelOptions"
+AnyOptions: TypeAlias = "CompileOptions | SparseOptions | LevelOptions | FrameOptions"
 """What can be compiled."""
 
 LEVEL_WORDS, MAP_WORDS = 16, 8

@@ -88,6 +88,7 @@ def _stage(source: str, result: str, target: Target, schedule: str, mapper: str)
                 # Producers before consumers: each pass finds its operands as buffers already.
                 for_target("convert-output-coords-to-gpu"),
                 for_target("convert-level-maps-to-gpu"),
+                for_target("convert-frame-to-gpu"),
                 for_target("convert-map-to-gpu"),
                 for_target("convert-cross-map-to-gpu"),
                 for_target("convert-compact-to-gpu"),

@@ -31,7 +31,9 @@ class SparseOptions:
         activation: one of epilogue.ACTIVATIONS, applied last; negative_slope: of leaky_relu, else 0.
         target: a name that targets.get_target accepts, already resolved.
         schedule: name of a gemm schedule, or "auto".
-        mapper: how a GPU finds coarse voxels: "coarse_grid" or "coarse_keys"; "auto": by a grid.
+        mapper: how a GPU finds coarse voxels: "coarse_grid", "coarse_keys" or, in a set that ascends without repeated
+            rows, "coarse_ascending"; and how it makes outputs: "marked_cells" or "sorted_candidates". "auto" is the
+            first of each.
         verify, dump_dir, print_after: as in CompileOptions.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import sys
 from typing import Any
 
 import numpy as np
@@ -120,8 +121,33 @@ def test_networks_are_compared_with_the_first() -> None:
     ]
 
 
-def test_networks_that_were_not_exported_are_named(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("torch")
+@pytest.mark.parametrize("command", ["cpu", "cpu --maps", "gpu", "gpu --export cases", "gpu --cases cases", "net"])
+def test_without_torch_commands_say_that_they_need_it(
+    command: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(command.split()) == 1
+    error = capsys.readouterr().err
+    assert "needs torch, which is not installed; install spconv_compiler[torch]" in error and "Traceback" not in error
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("more", [[], ["--net", "centerpoint"], ["--cases", "cases"]])
+def test_without_a_gpu_nothing_is_made_for_one(
+    more: list[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["gpu", *more, "--out", str(tmp_path / "out.json")]) == 1
+    assert f"torch {torch.__version__} finds none; accepted: a machine with one" in capsys.readouterr().err
+
+
+def test_networks_that_were_not_exported_are_named(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     out = str(tmp_path / "out.json")
     assert main(["gpu", "--net", "centerpoint", "--cases", str(tmp_path), "--out", out]) == 1
     assert "frame.npz does not exist; spconv-bench gpu --net centerpoint --export makes it" in capsys.readouterr().err

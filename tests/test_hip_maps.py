@@ -61,4 +61,4 @@ def test_coordinates_to_result_in_one_graph(shim: Shim, mapper: str) -> None:
                 graph.launch(stream)
                 stream.synchronize()
                 assert mismatch(out, same, whole=True) is None
-    assert ("lookup" in " ".join(shim.launched)) == (mapper == "dense_grid")
+    assert ("look_up" in " ".join(shim.launched)) == (mapper == "dense_grid")

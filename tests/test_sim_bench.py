@@ -82,7 +82,7 @@ def test_goals_are_counted_beside_the_reference(
     coords = voxels(400, 9)
     frame = frames.Frame("small", coords, (9, 9, 9), reference.kernel_map(coords))
     monkeypatch.setattr(sim_goals, "cases", lambda data, name, widths: [(frame, width) for width in widths])
-    assert main(["sim", "--schedules", "--goals", "32", "--threads", "1", "--out", "g.json"]) == 0
+    assert main(["sim", "--goals", "32", "--threads", "1", "--out", "g.json"]) == 0
     printed, (row,) = capsys.readouterr().out, json.loads(Path("g.json").read_text())["rows"]
     assert row["schedule"] == "output_stationary" and row["right"] and row["spills"] == 0
     for name, key in (("fewer_weights", "weights_from_l2_bytes"), ("fewer_requests", "l2_requests")):
@@ -93,6 +93,11 @@ def test_goals_are_counted_beside_the_reference(
     assert asked == ["executed_over_useful", "lds_conflicts", "waves_per_simd", "spills"]
     worse = {**row, "channels": 256, "fewer_weights": 5.9, "matrix_busy": 0.2, "gather_coalescing": 0.5}
     assert {"fewer_weights", "matrix_busy", "gather_coalescing"} <= set(sim_goals.missed(worse))
+    # A schedule that runs over pairs should multiply little else.
+    of_pairs = {**row, "published": False, "executed_over_useful": 1.3, "schedule": "pair_major"}
+    assert sim_goals.missed(of_pairs) == ["executed_over_useful"]
+    assert sim_goals.missed({**of_pairs, "schedule": "output_stationary"}) == []
+    assert sim_goals.chosen(32, "bf16", wanted="pair_major") == "pair_major"
     assert "5.9!" in sim_goals.table([worse])[1][0] and "spills ≤ 0: 1 of 1" in printed
 
 
@@ -119,6 +124,12 @@ def test_a_wrong_result_fails(capsys: pytest.CaptureFixture[str], monkeypatch: p
         (["sim", "--channels", "0"], 2, "accepted: a whole number, at least 1"),
         (["sim", "--engine", "fpga"], 2, "invalid choice: 'fpga'"),
         (["sim", "--out", "nowhere/o.json"], 1, "nowhere/o.json: cannot be written"),
+        (["sim", "--goals", "32", "--out", "nowhere/o.json"], 1, "nowhere/o.json: cannot be written"),
+        (["sim", "--goals", "--sample", "3"], 1, "--sample 3; accepted with --schedules and --goals: multiples of 8"),
+        (["sim", "--maps", "--counters"], 1, "--counters and --maps are given; accepted: one of"),
+        (["sim", "--strided", "--schedules"], 1, "--strided and --schedules are given; accepted: one of"),
+        (["sim", "--goals", "--maps"], 1, "--maps and --goals are given; accepted: one of"),
+        (["sim", "--schedules", "pairs_m16", "--goals"], 1, "accepted with --goals: --schedule NAME"),
     ],
 )
 def test_errors(arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:

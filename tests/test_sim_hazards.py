@@ -227,6 +227,21 @@ def test_the_table_agrees_with_the_published_ones() -> None:
     }
 
 
+def test_an_mfma_that_overwrites_part_of_a_result_is_what_the_next_one_reads() -> None:
+    """In code of pair_major: the third takes over D of the second, the fourth reads what is left of the first's."""
+    lines = [
+        "v_mfma_f32_16x16x4_f32 v[22:25], v1, v2, v[22:25]",
+        "v_mfma_f32_16x16x4_f32 v[24:27], v1, v2, 0",
+        "v_mfma_f32_16x16x4_f32 v[24:27], v1, v2, v[24:27]",
+        "v_mfma_f32_16x16x4_f32 v[20:23], v1, v2, v[20:23]",
+    ]
+    state, found = hazards.State(), []
+    for slot in assemble(lines):
+        state, problems = hazards.step(state, decode_one(slot))
+        found.append(problems)
+    assert found[:3] == [[], [], []] and "needed: 8" in found[3][0]
+
+
 def test_exec_as_a_number_after_a_compare_that_wrote_it() -> None:
     """rocRoller and the ISA documents: 2; every instruction reads EXEC as a mask without waiting."""
     lines = ["v_cmpx_gt_u32_e32 vcc, v3, v4", "v_mov_b32_e32 v5, exec_lo"]

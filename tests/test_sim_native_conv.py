@@ -105,6 +105,14 @@ def test_every_buffer_equals_the_numpy_engine(name: str) -> None:
             assert np.array_equal(words[ready], expected[ready]), (buffer, options)
 
 
+@pytest.mark.parametrize(("schedule", "c_in", "c_out"), [("pairs_m16", 129, 512), ("auto", 257, 16)])
+def test_long_rows_of_an_odd_number_of_half_words(schedule: str, c_in: int, c_out: int) -> None:
+    """Runs of loads of which none may overwrite an address: the static checks would refuse them."""
+    case = make_case(voxels(20, 4, seed=1), 3, c_in, c_out, dtype="bf16", whole=True)
+    artifact = compiled(3, c_in, c_out, 32, dtype="bf16", out_dtype="f32", schedule=schedule)
+    assert_right(run(artifact, case, native()), artifact, case)
+
+
 @pytest.mark.parametrize("name", ["bf16", "f32, bias"])
 def test_other_ways_to_run(name: str) -> None:
     artifact, case = prepared(name)

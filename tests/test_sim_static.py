@@ -173,10 +173,18 @@ def own_kernels(name: str) -> list[tuple[Kernel, list[Instruction]]]:
     return [(kernel, instructions) for kernel, instructions in kernels(name).values() if kernel.code not in seen]
 
 
-@pytest.mark.parametrize("widths", [(17, 128), (33, 33), (33, 100), (35, 96), (63, 16)])
-def test_odd_widths_of_16_bits_make_clean_kernels(widths: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "widths"),
+    [
+        *[("auto", widths) for widths in ((17, 128), (33, 33), (33, 100), (35, 96), (63, 16), (129, 256))],
+        *[("pairs_m16", widths) for widths in ((129, 64), (129, 512), (257, 512))],
+        ("split_taps", (257, 256)),
+        ("pair_major", (257, 256)),
+    ],
+)
+def test_odd_widths_of_16_bits_make_clean_kernels(schedule: str, widths: tuple[int, int]) -> None:
     """Rows that are gathered by half words: they neither spill nor overwrite an address within a clause of loads."""
-    made = compile_conv(3, *widths, dtype="bf16", target="gfx950")
+    made = compile_conv(3, *widths, dtype="bf16", target="gfx950", schedule=schedule)
     for name, kernel in CodeObject(made.object).kernels.items():
         assert list(check(decode(kernel.code, kernel.address))) == [], name
 
@@ -197,9 +205,10 @@ def test_wait_mutants_are_caught(name: str) -> None:
             elif mutant.index in dead or item.address in padding:
                 assert item.row.name == "s_nop"
             elif "vmcnt" not in mutant.change or not any(is_counted(each) for each in instructions):
-                same += 1
                 why = reason(instructions, mutant.index, mutant.change, mutant.instructions)
                 assert why, f"{kernel.name} 0x{item.address:x} {item}: {mutant.change}"
+                # Half words are parted whether or not the registers that the code generator took meet.
+                same += "parts loads" not in why
     assert caught > 20 and same <= caught // 20
 
 
@@ -212,7 +221,7 @@ def test_mutants_are_judged_as_by_the_whole_check(name: str) -> None:
 
 
 def test_what_changes_nothing_is_told_from_what_is_missed() -> None:
-    """Of a wait: the operation that it stops covering writes registers only; of a no-op: an overwritten register."""
+    """Of a wait: what it stops covering writes registers only; of a no-op: an overwritten register, loads around it."""
 
     def told(text: str, index: int, change: str) -> str:
         items = decode(encode(f"{text}\ns_endpgm"), 0)
@@ -234,6 +243,9 @@ def test_what_changes_nothing_is_told_from_what_is_missed() -> None:
     mask = "v_cmp_gt_u32_e32 vcc, v3, v4\ns_and_b64 vcc, s[8:9], s[10:11]\ns_nop 0\nv_cndmask_b32_e32 v5, v3, v4, vcc"
     assert "overwritten" in told(mask, 2, "s_nop shorter by one")
     assert told("s_nop 0\nv_mov_b32_e32 v3, 0", 0, "s_nop shorter by one") == ""
+    other = LOAD.replace("v2", "v3")
+    assert "parts loads" in told(f"{LOAD}\ns_nop 0\n{other}", 1, "s_nop shorter by one")
+    assert told(f"v_mov_b32_e32 v3, 0\ns_nop 0\n{LOAD}", 1, "s_nop shorter by one") == ""
 
 
 def test_barrier_mutants_are_caught() -> None:
@@ -247,11 +259,11 @@ def test_barrier_mutants_are_caught() -> None:
 def test_report_of_mutants(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two of the kernels: test_wait_mutants_are_caught has them all."""
     loaded = CodeObject(artifact("bf16").object).kernels
-    few = {name: kernel for name, kernel in loaded.items() if name.startswith(("mask_records", "arrange"))}
+    few = {name: kernel for name, kernel in loaded.items() if name.startswith(("sort_digit", "arrange"))}
     monkeypatch.setattr(mutation, "CodeObject", lambda code: SimpleNamespace(kernels=few))
     lines = list(report(artifact("bf16").object))
     assert [line.partition(":")[0] for line in lines if not line.startswith("  ")] == list(few) and len(few) == 2
-    scan = next(line for line in lines if line.startswith("mask_records"))
+    scan = next(line for line in lines if line.startswith("sort_digit"))
     caught, total = re.findall(r"(\d+) of (\d+) caught", scan)[0]
     assert caught == total and int(total) > 10
     assert all(": s_nop " in line for line in lines if line.startswith("  "))

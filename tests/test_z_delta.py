@@ -30,9 +30,9 @@ Triple = tuple[int, int, int]
 
 
 @functools.cache
-def compiled(kernel: Triple, dilation: Triple, key_width: int, mapper: str) -> Artifact:
+def compiled(kernel: Triple, dilation: Triple, key_width: int, mapper: str, schedule: str = "pairs_m16") -> Artifact:
     options = CompileOptions(
-        kernel, 16, 16, key_width, dtype="bf16", dilation=dilation, target="gfx950", schedule="pairs_m16", mapper=mapper
+        kernel, 16, 16, key_width, dtype="bf16", dilation=dilation, target="gfx950", schedule=schedule, mapper=mapper
     )
     return compile_options(options)
 
@@ -55,9 +55,11 @@ def run_map(
     key_width: int = 32,
     mapper: str = "z_delta",
     seed: int | None = None,
+    schedule: str = "pairs_m16",
+    artifact: Artifact | None = None,
 ) -> dict[str, np.ndarray]:
     """The buffers that the launches of the map and of the pairs leave, and the names of these launches."""
-    artifact = compiled(kernel, dilation, key_width, mapper)
+    artifact = artifact or compiled(kernel, dilation, key_width, mapper, schedule)
     machine = NativeMachine(CodeObject(artifact.object).kernels, threads=1)
     plan, symbols = artifact.plan, symbols_of(coords, kernel, dilation)
     plan.check(symbols)

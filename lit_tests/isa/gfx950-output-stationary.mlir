@@ -30,6 +30,9 @@ func.func @conv(%coords: !spconv.coords<32>, %features: tensor<?x64xbf16>, %weig
 
 // NONE-NOT: scratch_
 // NONE-NOT: buffer_atomic_add_f32
+// NONE: gemm_output_stationary_bf16_t27_64x64_n64x16_k64x8_w8x2x2_l3_relu_bf16:
+// NONE-NOT: scratch_
+// NONE-NOT: buffer_atomic_add_f32
 // NONE-NOT: ds_write_b128
 // NONE: .amdgpu_metadata
 // NONE-NOT: spill_count: {{[1-9]}}

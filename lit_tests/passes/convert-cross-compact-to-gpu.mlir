@@ -16,9 +16,10 @@ func.func @strided(%fine: !spconv.coords<32> {spconv.name = "coords"}, %coarse: 
   return %pairs : !spconv.pairs<27>
 }
 
-// The loads of all 27 taps are in flight before the first is used.
+// The number of rows, then the cells that serve 27 taps, eight by stride 2: their loads are in flight together.
 // CHECK: gpu.func @cross_lookup
-// CHECK-COUNT-27: "spconv.tile_load"({{.+}}) : (!spconv.buffer<i32>, i32) -> i32
+// CHECK-COUNT-9: "spconv.tile_load"({{.+}}) : (!spconv.buffer<i32>, i32) -> i32
+// CHECK-NOT: "spconv.tile_load"({{.+}}) : (!spconv.buffer<i32>, i32) -> i32
 // CHECK: gpu.barrier
 
 // -----
@@ -73,7 +74,8 @@ func.func @sorted(%fine: !spconv.coords<32> {spconv.name = "coords"}, %coarse: !
 
 // -----
 
-// Where the coarse set is sorted keys, every look-up is a search.
+// Where the coarse set is sorted keys, every look-up is a search; of two taps along an axis a fine voxel meets a coarse one
+// through one, so that eight taps take one.
 // CHECK-LABEL: func.func @keys
 func.func @keys(%fine: !spconv.coords<32> {spconv.name = "coords"}, %coarse: !spconv.coords<32> {spconv.name = "out_coords"}) -> !spconv.pairs<8> {
   %map = "spconv.cross_map"(%fine, %coarse) {kernel_size = array<i64: 2, 2, 2>, stride = array<i64: 2, 2, 2>, padding = array<i64: 0, 0, 0>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"coarse_keys", {block = 256 : i64, items = 4 : i64}>} : (!spconv.coords<32>, !spconv.coords<32>) -> !spconv.cross_map<8>
@@ -83,5 +85,25 @@ func.func @keys(%fine: !spconv.coords<32> {spconv.name = "coords"}, %coarse: !sp
   return %pairs : !spconv.pairs<8>
 }
 // CHECK: gpu.func @output_lookup
-// CHECK-COUNT-8: scf.while
+// CHECK: scf.while
+// CHECK-NOT: scf.while
+// CHECK: gpu.return
+
+// -----
+
+// Coarse rows that ascend are distinct: none shares its line with another. Eight searches go together.
+// CHECK-LABEL: func.func @ascending
+func.func @ascending(%fine: !spconv.coords<64> {spconv.name = "coords"}, %coarse: !spconv.coords<64> {spconv.name = "out_coords"}) -> !spconv.pairs<27> {
+  %map = "spconv.cross_map"(%fine, %coarse) {kernel_size = array<i64: 3, 3, 3>, stride = array<i64: 2, 2, 2>, padding = array<i64: 1, 1, 1>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"coarse_ascending", {}>} : (!spconv.coords<64>, !spconv.coords<64>) -> !spconv.cross_map<27>
+  // CHECK: kernel = @kernels::@fill_table_t27_b256}
+  // CHECK: kernel = @kernels::@output_lookup_k64_ascending_3x3x3_s2x2x2_p1x1x1_d1x1x1_b256}
+  // CHECK-NOT: share_rows
+  %pairs = "spconv.cross_compact"(%map) {transposed = false, schedule = #spconv.schedule<"output_table", {}>} : (!spconv.cross_map<27>) -> !spconv.pairs<27>
+  return %pairs : !spconv.pairs<27>
+}
+// CHECK: gpu.func @output_lookup
+// CHECK: scf.while
+// CHECK-COUNT-8: "spconv.tile_load"
+// CHECK: scf.yield
+// CHECK-NOT: scf.while
 // CHECK: gpu.return

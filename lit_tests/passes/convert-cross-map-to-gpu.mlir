@@ -46,3 +46,16 @@ func.func @keys(%fine: !spconv.coords<32> {spconv.name = "a"}, %coarse: !spconv.
   %map = "spconv.cross_map"(%fine, %coarse) {kernel_size = array<i64: 3, 3, 3>, stride = array<i64: 2, 2, 2>, padding = array<i64: 1, 1, 1>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"coarse_keys", {block = 256 : i64, items = 4 : i64}>} : (!spconv.coords<32>, !spconv.coords<32>) -> !spconv.cross_map<27>
   return %map : !spconv.cross_map<27>
 }
+
+// -----
+
+// A coarse set that ascends is searched itself: nothing is launched.
+// CHECK-LABEL: func.func @ascending
+// CHECK-SAME: message = "cells of the box, with 32-bit keys"
+func.func @ascending(%fine: !spconv.coords<32> {spconv.name = "a"}, %coarse: !spconv.coords<32> {spconv.name = "b"}) -> !spconv.cross_map<27> {
+  // CHECK-NOT: spconv.launch
+  // CHECK: builtin.unrealized_conversion_cast {{.+}}, %arg2, {{.+}}, %arg3 : !spconv.buffer
+  // CHECK-SAME: to !spconv.cross_map<27 : i64>
+  %map = "spconv.cross_map"(%fine, %coarse) {kernel_size = array<i64: 3, 3, 3>, stride = array<i64: 2, 2, 2>, padding = array<i64: 1, 1, 1>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"coarse_ascending", {}>} : (!spconv.coords<32>, !spconv.coords<32>) -> !spconv.cross_map<27>
+  return %map : !spconv.cross_map<27>
+}

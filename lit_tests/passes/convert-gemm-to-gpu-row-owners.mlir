@@ -10,10 +10,10 @@
 // CHECK-SAME: message = "bytes of features of 64 channels"
 func.func @owner(%coords: !spconv.coords<32>, %features: tensor<?x64xbf16>, %weight: tensor<64x3x3x3x64xbf16>, %bias: tensor<64xf32>) -> tensor<?x64xbf16> {
   %map = "spconv.map"(%coords) {kernel_size = array<i64: 3, 3, 3>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"dense_grid", {block = 256}>} : (!spconv.coords<32>) -> !spconv.map<27>
-  // CHECK: kernel = @kernels::@row_keys_3x3x3_i4
-  // CHECK: kernel = @kernels::@mask_records_i4
-  // CHECK-COUNT-4: kernel = @kernels::@sort_digit_k32_i4
-  // CHECK: kernel = @kernels::@arrange_t27_i4
+  // CHECK: kernel = @kernels::@look_up_rows_k32_3x3x3_d1x1x1_k32_i4}
+  // CHECK-NOT: @row_keys
+  // CHECK-COUNT-4: kernel = @kernels::@sort_digit_k32_i4}
+  // CHECK: kernel = @kernels::@arrange_t27_i4_rows}
   %pairs = "spconv.compact"(%map) {schedule = #spconv.schedule<"sorted_tiles", {block_rows = 256, items = 4}>} : (!spconv.map<27>) -> !spconv.pairs<27>
   %packed = "spconv.pack_weight"(%weight) {schedule = #spconv.schedule<"mma_panels", {tile_n = 64, mma_n = 16, tile_k = 64, chunk_k = 8}>} : (tensor<64x3x3x3x64xbf16>) -> !spconv.packed<bf16>
   %init = "spconv.fill"(%coords, %bias) : (!spconv.coords<32>, tensor<64xf32>) -> tensor<?x64xf32>
@@ -88,4 +88,40 @@ func.func @between_sets(%fine: !spconv.coords<32> {spconv.name = "coords"}, %coa
   // CHECK: "spconv.launch"({{.+}}, [[IN]], [[OUT]]) {block = 1024 : i64, grid = {{.}}[[GROUPS]]{{.}}, group = "output", kernel = @kernels::@gemm_output_stationary_bf16_t8_64x64
   %out = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"none">, schedule = #spconv.schedule<"output_stationary", {block_rows = 256, waves = 16, across = 2, fragments = 2, least = 3, tile_n = 64, mma_n = 16, tile_k = 64, chunk_k = 8, splits = 1}>} : (!spconv.pairs<8>, tensor<?x64xbf16>, !spconv.packed<bf16>, tensor<?x64xf32>) -> tensor<?x64xbf16>
   return %out : tensor<?x64xbf16>
+}
+
+// -----
+
+// A map that only a sort of rows reads comes by rows, and with records: of 28 words for 27 taps, by search, after which
+// nothing is turned over. Two readers take it by tiles.
+// CHECK: [[ROWS:#.+]] = affine_map<()[s0, s1, s2] -> (s0 * 28)>
+// CHECK-LABEL: func.func @by_rows
+func.func @by_rows(%coords: !spconv.coords<32>) -> !spconv.pairs<27> {
+  %map = "spconv.map"(%coords) {kernel_size = array<i64: 3, 3, 3>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"z_delta", {block = 256, items = 4}>} : (!spconv.coords<32>) -> !spconv.map<27>
+  // CHECK: "spconv.alloc"() {name = "table", size = [[ROWS]]}
+  // CHECK: kernel = @kernels::@search_rows_k32_3x3x3_d1x1x1_k32_i4}
+  // CHECK-NOT: @turn_over
+  // CHECK-NOT: @row_keys
+  // CHECK: kernel = @kernels::@arrange_t27_i4_rows}
+  %pairs = "spconv.compact"(%map) {schedule = #spconv.schedule<"sorted_tiles", {block_rows = 256, items = 4}>} : (!spconv.map<27>) -> !spconv.pairs<27>
+  return %pairs : !spconv.pairs<27>
+}
+
+// The neighbours of a row are seven runs of four words, on their way together.
+// CHECK: gpu.func @arrange_t27_i4_rows
+// CHECK-COUNT-7: "spconv.tile_load"({{.+}}) : (!spconv.buffer<i32>, i32) -> vector<4xi32>
+// CHECK: gpu.ballot
+
+// -----
+
+// CHECK-LABEL: func.func @two_readers
+func.func @two_readers(%coords: !spconv.coords<32>) -> (!spconv.pairs<27>, !spconv.pairs<27>) {
+  %map = "spconv.map"(%coords) {kernel_size = array<i64: 3, 3, 3>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"dense_grid", {block = 256}>} : (!spconv.coords<32>) -> !spconv.map<27>
+  // CHECK: kernel = @kernels::@lookup_k32_3x3x3_d1x1x1_b256}
+  // CHECK: kernel = @kernels::@row_keys_3x3x3_i4}
+  // CHECK: kernel = @kernels::@arrange_t27_i4}
+  // CHECK: kernel = @kernels::@compact_pairs_t27_m16}
+  %sorted = "spconv.compact"(%map) {schedule = #spconv.schedule<"sorted_tiles", {block_rows = 256, items = 4}>} : (!spconv.map<27>) -> !spconv.pairs<27>
+  %listed = "spconv.compact"(%map) {schedule = #spconv.schedule<"tap_tile_row", {tile_m = 16 : i64}>} : (!spconv.map<27>) -> !spconv.pairs<27>
+  return %sorted, %listed : !spconv.pairs<27>, !spconv.pairs<27>
 }

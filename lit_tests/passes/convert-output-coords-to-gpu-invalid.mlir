@@ -58,3 +58,12 @@ func.func @used(%coords: !spconv.coords<32>) -> !spconv.cross_map<27> {
   %map = "spconv.cross_map"(%0, %coords) {kernel_size = array<i64: 3, 3, 3>, stride = array<i64: 2, 2, 2>, padding = array<i64: 1, 1, 1>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"coarse_grid", {block = 256 : i64}>} : (!spconv.coords<32>, !spconv.coords<32>) -> !spconv.cross_map<27>
   return %map : !spconv.cross_map<27>
 }
+
+// -----
+
+func.func @without_items(%coords: !spconv.coords<32>) -> !spconv.coords<32> {
+  // expected-error @below {{schedule "sorted_candidates" lacks items}}
+  // expected-note @below {{it takes items}}
+  %0 = "spconv.output_coords"(%coords) {kernel_size = array<i64: 3, 3, 3>, stride = array<i64: 2, 2, 2>, padding = array<i64: 1, 1, 1>, dilation = array<i64: 1, 1, 1>, transposed = false, schedule = #spconv.schedule<"sorted_candidates", {block = 256 : i64}>} : (!spconv.coords<32>) -> !spconv.coords<32>
+  return %0 : !spconv.coords<32>
+}

@@ -27,10 +27,20 @@ def coarse_at(reach: Reach, axis: int, above: V, tap: V | int, extent: V) -> tup
     return (place * stride).eq(distance) & place.ult(extent), place
 
 
+def coarse_run(reach: Reach, axis: int, above: V, extent: V) -> tuple[list[tuple[V, V]], V]:
+    """The coarse voxels that a fine one can meet where dilation is 1, and the remainder that says through which taps.
+
+    Number n is met through tap n·stride + remainder: (whether it is there if there is such a tap, its place).
+    """
+    kernel, stride, _, _ = reach.on(axis)
+    greatest = above // stride
+    places = [greatest - number if number else greatest for number in range(-(-kernel // stride))]
+    return [(place.ult(extent), place) for place in places], above - greatest * stride
+
+
 def candidates(reach: Reach, axis: int) -> int:
     """How many outputs `output_at` knows along an axis."""
-    kernel, stride, _, dilation = reach.on(axis)
-    return kernel if reach.transposed or dilation > 1 else -(-kernel // stride)
+    return reach.candidates[axis]
 
 
 def output_at(reach: Reach, axis: int, place: V, number: V | int, low: V, extent: V) -> tuple[V, V]:

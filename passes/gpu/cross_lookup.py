@@ -1,9 +1,9 @@
 """The coarse voxels that every fine voxel meets, by a dense grid of the coarse set.
 
 The grid holds one i32 a cell of the coarse box, −1 or the lowest row with those coordinates: as many times smaller than
-a grid of the fine set as a stride has cells. A fine voxel looks up at most one coarse voxel a tap, and none through
-those taps whose division by the stride leaves a remainder. Where a grid would be too large, `find` searches in sorted
-keys instead (cross_index.py).
+a grid of the fine set as a stride has cells. Of as many taps along an axis as the stride is long a fine voxel meets a
+coarse one through one: where no dilation is in the way, it looks up a cell for all of them, and the remainder of its
+place says which it is. Where a grid would be too large, `find` searches in ascending keys instead (cross_index.py).
 
 Through one tap, coarse voxels ascend as fine ones do: pairs that are ordered by one side are ordered by the other too
 where both sets ascend. So one table, by fine rows, serves both directions, with its columns exchanged.
@@ -14,12 +14,14 @@ look_up_outputs is [tile of 16 coarse rows][tap][16] with fine rows.
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
 from spconv_compiler.passes.gpu.box import Box
-from spconv_compiler.passes.gpu.cross_axes import above_origin, coarse_at
-from spconv_compiler.passes.gpu.cross_index import Find, in_grid
+from spconv_compiler.passes.gpu.cross_axes import above_origin, coarse_at, coarse_run
+from spconv_compiler.passes.gpu.cross_index import Cell, Find, in_grid
 from spconv_compiler.passes.gpu.dense_grid import NONE, TILE_ROWS
 from spconv_compiler.passes.gpu.lanes import (
     atomic,
@@ -185,7 +187,7 @@ def share_rows(taps: int, lanes: int, find: Find = in_grid) -> Callable[..., Non
         row = plus(times(block(), lanes), thread())
         with if_(row < load(count, const(0, i32()))):
             inside, key = Box.of(box).pack(coords, row, (0, 0, 0))
-            (found,) = find(grid, box, [(inside, key)])
+            (found,) = find(grid, box, [Cell(inside, key)])
             lowest = inside.select(found, row)
             with if_(lowest.ne(row)), for_(0, const(taps, i32()), unroll=False) as tap:
                 from_, to = (times(one // TILE_ROWS, taps * TILE_ROWS) + one % TILE_ROWS for one in (lowest, row))
@@ -206,28 +208,66 @@ def _found(
         batch, *place = [columns.lane(column).to(box.batches.type, signed=True) for column in range(4)]
 
         def look() -> list[V]:
-            return find(grid, arguments, _cells(reach, box, batch, place, part))
+            axes = _axes(reach, box, place, part)
+            return _by_tap(axes, find(grid, arguments, _cells(box, batch, axes)))
 
         return if_else(batch.ult(box.batches), look, lambda: nothing)
 
     return if_else(row < rows, read, lambda: nothing)
 
 
-def _cells(reach: Reach, box: Box, batch: V, place: list[V], part: V) -> list[tuple[V, V]]:
-    """(whether there can be one, the key) of the coarse voxel that a fine one meets through each tap of a batch."""
+@dataclasses.dataclass(frozen=True)
+class _Axis:
+    """What a fine voxel can meet along an axis.
+
+    Attributes:
+        coarse: (whether there may be one, its place) of coarse voxels.
+        taps: for each tap of the batch the number of its voxel, and what must hold for it, if anything.
+    """
+
+    coarse: list[tuple[V, V]]
+    taps: list[tuple[int, V | None]]
+
+    @staticmethod
+    def of(reach: Reach, axis: int, above: V, taps: Sequence[V | int], extent: V) -> _Axis:
+        _, stride, _, dilation = reach.on(axis)
+        if stride == 1 or dilation > 1 or isinstance(taps[0], V):
+            coarse = [coarse_at(reach, axis, above, tap, extent) for tap in taps]
+            return _Axis(coarse, [(number, None) for number in range(len(taps))])
+        coarse, remainder = coarse_run(reach, axis, above, extent)
+        return _Axis(coarse, [(tap // stride, remainder.eq(tap % stride)) for tap in range(len(taps))])
+
+
+def _axes(reach: Reach, box: Box, place: list[V], part: V) -> list[_Axis]:
+    """For every axis what a fine voxel meets through the taps of batch `part`."""
     axes = batch_axes(reach.kernel_size)
     taps: list[list[V | int]] = [list(range(size)) for size in reach.kernel_size]
-    outer = part.to(batch.type)
+    outer = part.to(box.batches.type)
     for axis in reversed(range(3 - axes)):
         size = reach.kernel_size[axis]
         taps[axis], outer = [outer % size if axis else outer], outer // size
     above = [above_origin(reach, axis, place[axis], box.low[axis]) for axis in range(3)]
-    met = [[coarse_at(reach, axis, above[axis], tap, box.extent[axis]) for tap in taps[axis]] for axis in range(3)]
+    return [_Axis.of(reach, axis, above[axis], taps[axis], box.extent[axis]) for axis in range(3)]
+
+
+def _cells(box: Box, batch: V, axes: list[_Axis]) -> list[Cell]:
+    """The cells of all coarse voxels that may be met."""
     cells = []
-    for has_z, z in met[0]:
-        for has_y, y in met[1]:
+    for has_z, z in axes[0].coarse:
+        for has_y, y in axes[1].coarse:
             line = ((batch * box.extent[0] + z) * box.extent[1] + y) * box.extent[2]
-            for has_x, x in met[2]:
-                cells.append((has_z & has_y & has_x, line + x))
+            for has_x, x in axes[2].coarse:
+                cells.append(Cell(has_z & has_y & has_x, line + x, (batch, z, y, x)))
     return cells
 
+
+def _by_tap(axes: list[_Axis], rows: list[V]) -> list[V]:
+    """The rows that the taps of a batch meet, from those of the cells."""
+    found = []
+    _, *sizes = (len(axis.coarse) for axis in axes)
+    for (z, is_z), (y, is_y), (x, is_x) in itertools.product(*(axis.taps for axis in axes)):
+        row = rows[(z * sizes[0] + y) * sizes[1] + x]
+        for condition in (is_z, is_y, is_x):
+            row = row if condition is None else condition.select(row, NONE)
+        found.append(row)
+    return found

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from spconv_compiler.passes.gpu.box import Box, key_type
 from spconv_compiler.passes.gpu.lanes import atomic, block, load, plus, store, thread, times
 from spconv_compiler.passes.kernel_builder import V, const, i32, if_, if_else, vec
+
+if TYPE_CHECKING:
+    from spconv_compiler.passes.gpu.row_table import RowTable
 
 TILE_ROWS = 16
 # A lane looks up at most this many taps, all loads in flight at once.
@@ -40,16 +44,17 @@ def fill_grid(key_width: int, lanes: int) -> Callable[..., None]:
 
 
 def fill_and_clear(key_width: int, lanes: int, clear: Callable[..., None]) -> Callable[..., None]:
-    """Body(grid, tap_count, pair_state, cells, rows): fill_grid, and clears the other two.
+    """Body(grid, *buffers, cells, rows): fill_grid, and clears the others.
 
-    Lanes of workgroups beyond those that the grid takes do clear(4 · number, tap_count, pair_state, rows).
+    Lanes of workgroups beyond those that the grid takes do clear(4 · number, *buffers, rows).
     """
 
-    def body(grid: V, tap_count: V, pair_state: V, cells: V, rows: V) -> None:
+    def body(grid: V, *rest: V) -> None:
+        *buffers, cells, rows = rest
         filling = ((cells + (fill_span(lanes) - 1)) // fill_span(lanes)).to(i32())
         beyond = block() - filling
         with if_(beyond >= 0):
-            clear(times(plus(times(beyond, lanes), thread()), 4), tap_count, pair_state, rows)
+            clear(times(plus(times(beyond, lanes), thread()), 4), *buffers, rows)
         fill_grid(key_width, lanes)(grid, cells)
 
     return body
@@ -112,6 +117,28 @@ def lookup(
             for tap, neighbour in enumerate(found):
                 store(neighbour, table, plus(first, tap * TILE_ROWS))
         count(found, times(part, batch), tap_count, memory)
+
+    return body
+
+
+def look_up_rows(
+    kernel_size: Sequence[int], dilation: Sequence[int], lanes: int, made: RowTable
+) -> Callable[..., None]:
+    """Body(coords, grid, table, records, state, rows, *box, shared…): a lane per row, and all of its taps."""
+    halo = [size // 2 * step for size, step in zip(kernel_size, dilation, strict=True)]
+
+    def body(coords: V, grid: V, table: V, records: V, state: V, rows: V, *rest: V) -> None:
+        box, memory = Box.of(rest[:7]), rest[7:]
+        made.begin(memory)
+        row = plus(times(block(), lanes), thread())
+        inside, key = box.pack(coords, row.min(rows - 1), halo)
+        parts = [const(part, i32()) for part in range(batches(kernel_size))]
+        found = if_else(
+            inside & (row < rows),
+            lambda: [each for part in parts for each in _neighbours(box, grid, key, part, kernel_size, dilation)],
+            lambda: [const(NONE, i32())] * math.prod(kernel_size),
+        )
+        made.finish(found, row, row < rows, table, records, state, memory)
 
     return body
 

@@ -38,6 +38,8 @@ from spconv_compiler.passes.kernel_builder import V, const, i32, i64, if_, if_el
 _KIND_SHIFT, _TOTAL, _SUM = 30, 1, 2
 _COUNT = (1 << _KIND_SHIFT) - 1
 MAX_COUNT = _COUNT
+# Predecessors that a lane of look_back reads at once.
+_WINDOW = 4
 
 
 def zero_words(lanes: int) -> Callable[..., None]:
@@ -65,7 +67,8 @@ def take_tile(tickets: V, place: V, memory: V, wave: int) -> V:
 def look_back(state: V, tile: V, total: V, place: Callable[[V], V]) -> V:
     """Publishes this lane's `total` of a tile; the sum of the totals of all tiles before it.
 
-    Every lane scans a sequence of its own (radix sort: a digit). place(t): where the state of tile t is.
+    Every lane scans a sequence of its own (radix sort: a digit). place(t): where the state of tile t is. Some
+    predecessors are read at once: of tiles that began together most have published a total and no sum.
     """
     kind = tile.eq(0).select(const(_SUM << _KIND_SHIFT, i32()), _TOTAL << _KIND_SHIFT)
     store_device(kind | total, state, place(tile))
@@ -74,11 +77,15 @@ def look_back(state: V, tile: V, total: V, place: Callable[[V], V]) -> V:
         return before >= 0, [before, sum_]
 
     def body(before: V, sum_: V) -> list[V]:
-        word = load_device(state, place(before))
-        found = word >> _KIND_SHIFT
-        # A word that is still zero adds nothing, and is read again.
-        following = found.eq(_SUM).select(const(-1, i32()), before - found)
-        return [following, sum_ + (word & _COUNT)]
+        others = [before - number for number in range(_WINDOW)]
+        words = [load_device(state, place(other.max(0))) for other in others]
+        following = before
+        for other, word in zip(others, words, strict=True):
+            # Behind a sum nothing counts, nor behind a word that is still zero, which is read again.
+            counts, found = following.eq(other) & (other >= 0), word >> _KIND_SHIFT
+            sum_ = sum_ + counts.select(word & _COUNT, 0)
+            following = counts.select(found.eq(_SUM).select(const(-1, i32()), other - found), following)
+        return [following, sum_]
 
     _, before = while_([tile - 1, const(0, i32())], condition, body)
     with if_(tile > 0):

@@ -2,8 +2,8 @@
 
 A lane looks up all taps of one output row in the marks of the level that is read (level_marks.py), so that it knows the
 row's mask, and writes the record that the sort begins with (row_masks.py). Passes of the sort and `arrange` are those
-of one map, each workgroup on its map's part of the buffers: records i32 [rows of all maps][4], tables [rows][most
-taps], and so on; state i32 in parts of MAP_STATE.
+of one map, each workgroup on its map's part of the buffers: records i32 [rows of all maps][4], tables by rows as in
+row_table.py [rows][words of a row of most taps], and so on; state i32 in parts of MAP_STATE.
 """
 
 from __future__ import annotations
@@ -19,46 +19,45 @@ from spconv_compiler import level_options as lo
 from spconv_compiler.bindings import ir
 from spconv_compiler.level_options import LANES, LevelMap, LevelOptions
 from spconv_compiler.passes.gpu import row_masks
-from spconv_compiler.passes.gpu.dense_grid import NONE, TILE_ROWS
+from spconv_compiler.passes.gpu.dense_grid import NONE
 from spconv_compiler.passes.gpu.lanes import (
     Part,
-    atomic,
     barrier,
     block,
     concatenate,
-    fetch_put,
     from_lane,
-    get,
     load,
     numbered,
     plus,
-    put,
     shared,
     store,
     thread,
     times,
 )
 from spconv_compiler.passes.gpu.level_marks import Level, rank_of, read_words
-from spconv_compiler.passes.gpu.radix_sort import DIGIT_BITS, DIGITS, Sort
+from spconv_compiler.passes.gpu.radix_sort import Sort
+from spconv_compiler.passes.gpu.row_table import RUN, row_words
 from spconv_compiler.passes.kernel_builder import V, const, i32, if_
 from spconv_compiler.passes.reach import Reach
+from spconv_compiler.targets import GpuTarget
 
 # Neighbours that a lane looks up at once.
-_BATCH = 9
+_BATCH = 2 * RUN
 
 
-def sort_of(wave: int) -> Sort:
+def sort_of(target: GpuTarget) -> Sort:
     """The sort of masks."""
-    return Sort(32, lo.SORT_ITEMS, wave)
+    return row_masks.sort_of(lo.SORT_ITEMS, target)
+
+
+def table_words(options: LevelOptions) -> int:
+    """Words of the tables for each row."""
+    return row_words(options.most_taps)
 
 
 def sort_words(maps: int) -> int:
-    """Words of the state of all sorts beside one for each row (ROW_UNIT rows take 4 passes of 256 words)."""
+    """Words of the state of all sorts beside one for each row (ROW_UNIT rows take up to 4 passes of 256 words)."""
     return maps * lo.SORT_WORDS
-
-
-# Of a sort's state (radix_sort.py): whether keys are out of order, and where the counts of digits begin.
-_UNSORTED, _COUNTS = 0, 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,51 +88,38 @@ class MapPlace:
         )
 
 
-def look_up_shared(wave: int) -> list[ir.Type]:
-    """The workgroup memory of look_up."""
-    return [shared(sort_of(wave).passes * DIGITS)]
-
-
-def look_up(options: LevelOptions, wave: int) -> Callable[..., None]:
-    """Body(coords, level_rows, marks, perm, places, table, records, state, shared)."""
+def look_up(options: LevelOptions, sort: Sort) -> Callable[..., None]:
+    """Body(coords, level_rows, marks, perm, places, table, records, state, shared), Sort.make_workgroup."""
+    wave = sort.wave
     kinds = sorted(set(options.maps), key=options.maps.index)
 
     def body(
         coords: V, level_rows: V, marks: V, perm: V, places: V, table: V, records: V, state: V, digits: V
     ) -> None:
-        sort = sort_of(wave)
         first = times(block(), LANES)
         map_ = MapPlace.at(options, places, first, wave)
         row = plus(first - map_.first_row, thread())
-        for turn in range(sort.passes):
-            put(const(0, i32()), digits, plus(thread(), turn * DIGITS))
+        sort.clear_counts(digits)
         barrier()
         with if_(row < map_.rows):
             for kind in kinds:
                 with if_(map_.is_one_of(options, kind.__eq__)):
-                    lines = Part(table, times(map_.first_row, options.most_taps))
+                    lines = Part(table, times(map_.first_row, table_words(options)))
                     finder = _Finder(kind, (coords, level_rows, marks, perm, places), map_.origin, wave)
-                    key = finder.fill(lines, row)
+                    key = row_masks.key_of(finder.fill(lines, row), sort)
                     _record(key, row, Part(records, times(map_.first_row, 4)), digits, sort)
         barrier()
         own = Part(state, map_.state)
-        for turn in range(sort.passes):
-            place = plus(thread(), turn * DIGITS)
-            count = get(digits, place)
-            with if_(count.ne(0)):
-                atomic("add", count, own, plus(place, _COUNTS))
+        sort.add_counts(own, digits)
         with if_(row.eq(0)):
             # Masks are never in order.
-            store(const(1, i32()), own, const(_UNSORTED, i32()))
+            sort.out_of_order(own)
 
     return body
 
 
 def _record(key: V, row: V, records: V, digits: V, sort: Sort) -> None:
-    store(concatenate([key, row]), records, times(row, 2))
-    for turn in range(sort.passes):
-        digit = (key >> DIGIT_BITS * turn) & (DIGITS - 1)
-        fetch_put(const(1, i32()), digits, plus(digit, turn * DIGITS))
+    sort.record(key, row, records, digits, const(row_masks.limit(sort), i32()))
 
 
 class _Finder:
@@ -150,20 +136,21 @@ class _Finder:
         self.rows = Part(level_rows, times(self.written.first_row, 4)) if kind.writes else coords
 
     def fill(self, table: V, row: V) -> V:
-        """Writes a row of the table; its key."""
+        """Writes a row of the table; the bits of the taps that it has."""
         taps = list(itertools.product(*map(range, self.reach.kernel_size)))
         # Rows that are left over lie in no batch.
         batch, place = self.written.relative(load(self.rows, times(row, 4), 4))
         there, _ = self.written.inside(batch, place)
         words = row_masks.key_bits(self.reach.kernel_size)
-        line = plus(times(row // TILE_ROWS, len(taps) * TILE_ROWS), row % TILE_ROWS)
-        mask = const(0, i32())
+        line, mask = times(row, row_words(len(taps))), const(0, i32())
         for first in range(0, len(taps), _BATCH):
-            batch_of = taps[first : first + _BATCH]
-            for number, neighbour in enumerate(self._neighbours(batch_of, there, batch, place), first):
-                store(neighbour, table, plus(line, number * TILE_ROWS))
-                mask = mask | (neighbour >= 0).select(const(words[number], i32()), 0)
-        return row_masks.gray_rank(mask)
+            found = self._neighbours(taps[first : first + _BATCH], there, batch, place)
+            for word, neighbour in zip(words[first:], found, strict=False):
+                mask = mask | (neighbour >= 0).select(const(word, i32()), 0)
+            found += [const(NONE, i32())] * (-len(found) % RUN)
+            for run in range(0, len(found), RUN):
+                store(concatenate(found[run : run + RUN]), table, plus(line, first + run))
+        return mask
 
     def _neighbours(self, taps: Sequence[tuple[int, ...]], there: V, batch: V, place: Sequence[V]) -> list[V]:
         """The rows of the read level that a place meets; all loads in flight."""
@@ -203,9 +190,9 @@ class _Finder:
         return (distance >= 0) & (coarse * stride).eq(distance), coarse
 
 
-def digit_pass(options: LevelOptions, wave: int) -> Callable[..., None]:
+def digit_pass(options: LevelOptions, sort: Sort) -> Callable[..., None]:
     """Body(records, state, places, shared…): the next pass of every map's sort."""
-    one = sort_of(wave).digit_pass()
+    one, wave = sort.digit_pass(), sort.wave
 
     def body(records: V, state: V, places: V, *memory: V) -> None:
         first = times(block(), lo.ROW_UNIT)
@@ -221,15 +208,16 @@ def arrange_shared(options: LevelOptions, wave: int) -> list[ir.Type]:
     return [shared(size) for size in row_masks.shared_words(options.most_taps, wave)]
 
 
-def arrange(options: LevelOptions, wave: int) -> Callable[..., None]:
+def arrange(options: LevelOptions, sort: Sort) -> Callable[..., None]:
     """Body(table, records, state, places, order, sorted_table, steps, step_count, shared…), as row_masks.arrange."""
+    wave = sort.wave
 
     def body(table: V, records: V, state: V, places: V, *rest: V) -> None:
         order, sorted_table, steps, step_count, *memory = rest
         map_, most = MapPlace.at(options, places, times(block(), LANES), wave), options.most_taps
         base, blocks = map_.first_row, map_.first_row // row_masks.BLOCK_ROWS
         parts = [
-            Part(table, times(base, most)),
+            Part(table, times(base, table_words(options))),
             Part(records, times(base, 4)),
             Part(state, map_.state),
             Part(order, base),
@@ -242,7 +230,7 @@ def arrange(options: LevelOptions, wave: int) -> Callable[..., None]:
             chosen = map_.is_one_of(options, lambda item, taps=taps: taps_of(item) == taps)  # type: ignore[misc]
             # What is laid out beyond a map's last block has no rows.
             with if_(chosen & (times(own, LANES) < map_.rows)), numbered(own):
-                row_masks.arrange(taps, sort_of(wave))(*parts, map_.rows, *memory)
+                row_masks.arrange(taps, sort, row_words(taps))(*parts, map_.rows, *memory)
 
     return body
 

@@ -211,9 +211,11 @@ def rank(levels: int, wave: int) -> Callable[..., None]:
                     put(earlier, sum_, zero)
             barrier()
             start = get(sum_, zero) + inclusive - before[-1]
-            for half in range(2):
-                ranked = [value for at in (2 * half, 2 * half + 1) for value in (bits[at], start + before[at])]
-                store(concatenate(ranked), pairs, plus(times(first, 2), half * 4))
+            # Ranks are asked for where a cell is marked, and most words of a large box have no marks.
+            with if_(before[-1].ne(0)):
+                for half in range(2):
+                    ranked = [value for at in (2 * half, 2 * half + 1) for value in (bits[at], start + before[at])]
+                    store(concatenate(ranked), pairs, plus(times(first, 2), half * 4))
             with if_(which.ne(0)):
                 with if_(tile.eq(level.tiles - 1) & thread().eq(LANES - 1)):
                     found = start + before[-1]

@@ -191,14 +191,18 @@ def write_cells(out: V, row: V, capacity: V, word: V, cell: V, box: tuple[V, ...
 
     cell: that of the word's lowest bit; box: low corner and extents of the cells, of its type.
     """
-    low, extent = box[:3], box[3:6]
 
     def next_bit(bits: V, row: V) -> list[V]:
-        key = cell + V(math.cttz(bits.value)).to(cell.type)
-        line, plane = key // extent[2], key // extent[2] // extent[1]
-        place = [key % extent[2] + low[2], line % extent[1] + low[1], plane % extent[0] + low[0], plane // extent[0]]
         with if_(row.ult(capacity)):
-            store(concatenate([value.to(i32()) for value in reversed(place)]), out, times(row, 4))
+            write_cell(out, row, cell + V(math.cttz(bits.value)).to(cell.type), box)
         return [bits & (bits - 1), row + 1]
 
     return while_([word, row], lambda bits, row: (bits.ne(0), [bits, row]), next_bit)[1]
+
+
+def write_cell(out: V, row: V, key: V, box: tuple[V, ...]) -> None:
+    """out[row] = the coordinates of a cell; box: low corner and extents of the cells, of its key's type."""
+    low, extent = box[:3], box[3:6]
+    line, plane = key // extent[2], key // extent[2] // extent[1]
+    place = [key % extent[2] + low[2], line % extent[1] + low[1], plane % extent[0] + low[0], plane // extent[0]]
+    store(concatenate([value.to(i32()) for value in reversed(place)]), out, times(row, 4))

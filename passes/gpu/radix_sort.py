@@ -58,11 +58,13 @@ class Sort:
 
     Attributes:
         key_width: 32 or 64 bits; keys are unsigned. items: records that a lane takes. wave: lanes of a wave.
+        digits: digits that keys have at most; 0: as many as fit into their width.
     """
 
     key_width: int
     items: int
     wave: int
+    digits: int = 0
 
     @property
     def tile(self) -> int:
@@ -71,8 +73,13 @@ class Sort:
 
     @property
     def passes(self) -> int:
-        """Passes that keys of this width may need."""
-        return self.key_width // DIGIT_BITS
+        """Passes that keys may need."""
+        return self.digits or self.key_width // DIGIT_BITS
+
+    @property
+    def name(self) -> str:
+        """What kernels of a sort are called after: one name, one layout of the state."""
+        return f"k{self.key_width}_i{self.items}" + (f"_d{self.digits}" if self.digits else "")
 
     def tiles(self, rows: str = "rows") -> str:
         """Workgroups of every kernel; a text for plan.size_map."""
@@ -107,11 +114,14 @@ class Sort:
         """Body(state, rows, limit): zeros, as far as keys up to `limit` use the state; 4 words a lane."""
 
         def body(state: V, rows: V, limit: V) -> None:
-            tiles = plus(rows, self.tile - 1) // self.tile
-            words = plus(times(times(tiles, self._turns(limit)), DIGITS), _COUNTS + self.passes * DIGITS)
-            zero_words(lanes)(state, words)
+            zero_words(lanes)(state, self.used_words(rows, limit))
 
         return body
+
+    def used_words(self, rows: V, limit: V) -> V:
+        """Words of the state, from its begin, that a sort of keys up to `limit` uses."""
+        tiles = plus(rows, self.tile - 1) // self.tile
+        return plus(times(times(tiles, self._turns(limit)), DIGITS), _COUNTS + self.passes * DIGITS)
 
     def make_records(self, key_of: Callable[..., V]) -> Callable[..., None]:
         """Body(source, records, state, rows, limit, *others, shared): records of all rows, and what passes must know.
@@ -121,8 +131,7 @@ class Sort:
 
         def body(source: V, records: V, state: V, rows: V, limit: V, *rest: V) -> None:
             *others, counts = rest
-            for number in range(self.passes):
-                put(const(0, i32()), counts, plus(thread(), number * DIGITS))
+            self.clear_counts(counts)
             barrier()
             disorder = const(0, i32())
             first = plus(times(block(), self.tile), thread())
@@ -130,7 +139,7 @@ class Sort:
                 row = plus(first, item * LANES)
                 with_key = if_else(
                     row.ult(rows),
-                    lambda row=row: self._record(source, records, row, limit, counts, key_of, others),  # type: ignore[misc]
+                    lambda row=row: self._made(source, records, row, limit, counts, key_of, others),  # type: ignore[misc]
                     lambda: [const(0, i32())],
                 )
                 disorder = disorder | with_key[0]
@@ -138,25 +147,42 @@ class Sort:
             with if_(wrong & (thread() % self.wave).eq(0)):
                 atomic("add", const(1, i32()), state, const(_UNSORTED, i32()))
             barrier()
-            for number in range(self.passes):
-                place = plus(thread(), number * DIGITS)
-                count = get(counts, place)
-                with if_(count.ne(0)):
-                    atomic("add", count, state, plus(place, _COUNTS))
+            self.add_counts(state, counts)
 
         return body
 
-    def _record(
-        self, source: V, records: V, row: V, limit: V, counts: V, key_of: Callable[..., V], others: list[V]
-    ) -> list[V]:
-        """Writes one record and counts its digits; 1 where the key is below the one before it."""
-        key = key_of(source, row, limit, *others)
-        before = key_of(source, row.eq(0).select(row, row - 1), limit, *others)
+    def add_counts(self, state: V, counts: V) -> None:
+        """Adds the digits that a workgroup has counted, `make_workgroup`, to those of all; behind a barrier."""
+        for number in range(self.passes):
+            place = plus(thread(), number * DIGITS)
+            count = get(counts, place)
+            with if_(count.ne(0)):
+                atomic("add", count, state, plus(place, _COUNTS))
+
+    def clear_counts(self, counts: V) -> None:
+        """Zeros in what a workgroup counts digits in; a barrier is to follow."""
+        for number in range(self.passes):
+            put(const(0, i32()), counts, plus(thread(), number * DIGITS))
+
+    def record(self, key: V, row: V, records: V, counts: V, limit: V) -> None:
+        """Writes one record and counts its digits."""
         store(concatenate([key, row.to(key.type)]), records, times(row, 2))
         for number in range(self.passes):
             with if_(reaches(limit, number)):
                 digit = ((key >> DIGIT_BITS * number) & (DIGITS - 1)).to(i32())
                 fetch_put(const(1, i32()), counts, plus(digit, number * DIGITS))
+
+    def out_of_order(self, state: V) -> None:
+        """Says that keys are to be sorted, whatever they are."""
+        store(const(1, i32()), state, const(_UNSORTED, i32()))
+
+    def _made(
+        self, source: V, records: V, row: V, limit: V, counts: V, key_of: Callable[..., V], others: list[V]
+    ) -> list[V]:
+        """Writes one record and counts its digits; 1 where the key is below the one before it."""
+        key = key_of(source, row, limit, *others)
+        before = key_of(source, row.eq(0).select(row, row - 1), limit, *others)
+        self.record(key, row, records, counts, limit)
         return [key.ult(before).select(const(1, i32()), 0)]
 
     def digit_pass(self) -> Callable[..., None]:

@@ -1,11 +1,11 @@
-"""How the gemm that owns its rows cuts its work: output_stationary.py is the loop over what a workgroup has of it."""
+"""How gemms of many rows a workgroup cut their work: item_pipeline.py is the loop over what a workgroup has of it."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from spconv_compiler.bindings import ir
-from spconv_compiler.passes.gpu.lanes import plus
+from spconv_compiler.passes.gpu.lanes import plus, times
 from spconv_compiler.passes.gpu.local import shared_runs
 from spconv_compiler.passes.gpu.mma_panels import Panels
 from spconv_compiler.passes.gpu.tile_shares import Share, StepList, list_memory
@@ -46,6 +46,11 @@ class Geometry:
         return self.waves // self.across
 
     @property
+    def tile_rows(self) -> int:
+        """Rows of a workgroup."""
+        return self.high * self.fragments * self.shape[0]
+
+    @property
     def deal(self) -> Deal:
         """How tiles are dealt out: as many shares as fill the chip, in whole turns of the chiplets."""
         groups, most = self.slices * self.splits, self.high * self.fragments
@@ -59,6 +64,11 @@ class Geometry:
     @property
     def lanes(self) -> int:
         return self.waves * self.wave
+
+    @property
+    def held(self) -> int:
+        """Sums of a fragment and panel that a lane holds."""
+        return self.shape[0] * self.shape[1] // self.wave
 
     @property
     def slices(self) -> int:
@@ -101,12 +111,12 @@ class Geometry:
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class Lane:
     """What a lane knows of itself.
 
     Attributes:
         wave: number in the workgroup; level, side: among those with other rows, among those with the same.
-        column, group: in a fragment. slice, part: of the workgroup. share: its tiles.
+        column, group: in a fragment. slice: of the workgroup.
     """
 
     wave: V
@@ -115,6 +125,21 @@ class Place:
     column: V
     group: V
     slice: V
+
+    def first_column(self, geometry: Geometry) -> V:
+        """The first output channel of the wave."""
+        first = times(self.slice, geometry.panels.slice_columns)
+        return plus(first, times(self.side, geometry.per_wave * geometry.panels.columns))
+
+
+@dataclasses.dataclass(frozen=True)
+class Place(Lane):
+    """What a lane knows of itself where workgroups share out output rows.
+
+    Attributes:
+        part: of the workgroup. share: its tiles.
+    """
+
     part: V
     share: Share
 

@@ -12,6 +12,12 @@ Buffers: row_order i32 [blocks · 256], the row at each place, −1 behind the l
 the neighbour table in that order; steps i32 [blocks][taps], tap | tiles << 16, zeros behind the last; step_count i32
 [blocks].
 
+The table comes by tiles, as dense_grid.py says, and then `row_keys` and `make_records` begin the sort; or by rows, and
+whoever made it has begun the sort already (row_table.py).
+
+Where matrix instructions take 64 rows, tiles of 16 matter little: the upper 16 bits of the keys do, which takes half
+the passes. Blocks of 64 sorted rows then have up to 1 % more taps, at 2.5 pairs a row 5 %.
+
 On real frames (nuScenes and three strided levels, SemanticKITTI, ScanNet, Waymo) a tile of 16 sorted rows has 1.06 to
 1.56 times the taps that its rows have on average, a block of 256 rows 1.2 to 2.5 times. With the mask alone as the key
 it would be 1.06 to 1.59 and 1.2 to 2.9, and in the order of voxels it is 1.5 to 6.1 for a tile.
@@ -37,8 +43,9 @@ from spconv_compiler.passes.gpu.lanes import (
     times,
 )
 from spconv_compiler.passes.gpu.local import of_wave
-from spconv_compiler.passes.gpu.radix_sort import Sort
+from spconv_compiler.passes.gpu.radix_sort import DIGIT_BITS, Sort
 from spconv_compiler.passes.kernel_builder import V, const, for_, i32, i64, if_, if_else
+from spconv_compiler.targets import GpuTarget
 
 BLOCK_ROWS = 256
 KEY_BITS = 31
@@ -46,10 +53,26 @@ KEY_BITS = 31
 _SIDES, _COLUMNS = 2, 8
 _DETAIL = KEY_BITS - _SIDES - _COLUMNS
 _MAX_BATCH = 9
-LIMIT = 2**KEY_BITS - 1
+# Words of a run, which a lane reads at once, and runs in flight.
+_RUN, _RUNS = 4, 8
 # A step: the tap below, a bit for each tile of the block above.
 TAP_MASK = 0xFFFF
 FIRST_TILE_BIT = 16
+
+
+def sort_of(items: int, target: GpuTarget) -> Sort:
+    """The sort of masks: of as many bits as pay."""
+    return Sort(32, items, target.wave, digits=0 if target.mma else 2)
+
+
+def limit(sort: Sort) -> int:
+    """The greatest key."""
+    return int(2 ** min(KEY_BITS, sort.passes * DIGIT_BITS) - 1)
+
+
+def key_of(mask: V, sort: Sort) -> V:
+    """The key of a row whose taps have these bits."""
+    return gray_rank(mask) >> max(0, KEY_BITS - sort.passes * DIGIT_BITS)
 
 
 def key_bits(kernel_size: Sequence[int]) -> list[int]:
@@ -89,7 +112,7 @@ def row_keys(kernel_size: Sequence[int], sort: Sort, lanes: int) -> Callable[...
     words = key_bits(kernel_size)
 
     def body(table: V, keys: V, state: V, rows: V) -> None:
-        sort.clear(lanes)(state, rows, const(LIMIT, i32()))
+        sort.clear(lanes)(state, rows, const(limit(sort), i32()))
         row = plus(times(block(), lanes), thread())
         with if_(row < rows):
             first = plus(times(row // TILE_ROWS, len(words) * TILE_ROWS), row % TILE_ROWS)
@@ -97,7 +120,7 @@ def row_keys(kernel_size: Sequence[int], sort: Sort, lanes: int) -> Callable[...
             for tap, word in enumerate(words):
                 neighbour = load(table, plus(first, tap * TILE_ROWS))
                 mask = mask | (neighbour >= 0).select(const(word, i32()), 0)
-            store(gray_rank(mask), keys, row)
+            store(key_of(mask, sort), keys, row)
 
     return body
 
@@ -107,7 +130,7 @@ def make_records(sort: Sort) -> Callable[..., None]:
     make = sort.make_records(lambda keys, row, limit: load(keys, row))
 
     def body(keys: V, records: V, state: V, rows: V, counts: V) -> None:
-        make(keys, records, state, rows, const(LIMIT, i32()), counts)
+        make(keys, records, state, rows, const(limit(sort), i32()), counts)
 
     return body
 
@@ -119,10 +142,11 @@ def gray_rank(code: V) -> V:
     return code
 
 
-def arrange(taps: int, sort: Sort) -> Callable[..., None]:
+def arrange(taps: int, sort: Sort, row_words: int = 0) -> Callable[..., None]:
     """Body(table, records, state, order, sorted_table, steps, step_count, rows, tiles, totals).
 
-    A workgroup is a block of rows, a lane a row. tiles, totals: shared i32, of shared_words(taps, wave).
+    A workgroup is a block of rows, a lane a row. tiles, totals: shared i32, of shared_words(taps, wave). row_words: the
+    words of a row, in whole runs of 4, of a table by rows; 0: it comes by tiles.
     """
     wave, waves = sort.wave, BLOCK_ROWS // sort.wave
 
@@ -140,29 +164,49 @@ def arrange(taps: int, sort: Sort) -> Callable[..., None]:
     ) -> None:
         number, lane = block(), thread()
         place = plus(times(number, BLOCK_ROWS), lane)
-        half = sort.final_half(state, const(LIMIT, i32()), rows)
+        half = sort.final_half(state, const(limit(sort), i32()), rows)
         row = _row_at(records, plus(half, place), place < rows)
         store(row, order, place)
-        # A place without a row reads the table's first row and drops what it finds.
-        known = row.max(0)
-        source = plus(times(known // TILE_ROWS, taps * TILE_ROWS), known % TILE_ROWS)
         target = plus(times(place // TILE_ROWS, taps * TILE_ROWS), lane % TILE_ROWS)
         own = lane // wave
-        # Loads of several taps are in flight at once.
-        batch = max(size for size in range(1, _MAX_BATCH + 1) if taps % size == 0)
-        with for_(0, const(taps, i32()), batch, unroll=False) as each:
-            at = [times(plus(each.iv, tap), TILE_ROWS) for tap in range(batch)]
-            neighbours = [load(table, plus(source, offset)) for offset in at]
-            for tap in range(batch):
-                found = (row >= 0).select(neighbours[tap], NONE)
-                store(found, sorted_table, plus(target, at[tap]))
-                present = ballot(found >= 0)
-                with if_((lane % wave).eq(0)):
-                    put(_tiles_of(present, wave), tiles, plus(times(plus(each.iv, tap), waves), own))
+
+        def put_tap(tap: V | int, neighbour: V) -> None:
+            found = (row >= 0).select(neighbour, NONE)
+            at = tap if isinstance(tap, V) else const(tap, i32())
+            store(found, sorted_table, plus(target, times(at, TILE_ROWS)))
+            present = ballot(found >= 0)
+            with if_((lane % wave).eq(0)):
+                put(_tiles_of(present, wave), tiles, plus(times(at, waves), own))
+
+        # A place without a row reads the table's first row and drops what it finds.
+        if row_words:
+            _by_rows(table, times(row.max(0), row_words), taps, put_tap)
+        else:
+            _by_tiles(table, row.max(0), taps, put_tap)
         barrier()
         _list(taps, waves, wave, number, lane, steps, step_count, tiles, totals)
 
     return body
+
+
+def _by_rows(table: V, first: V, taps: int, put_tap: Callable[[int, V], None]) -> None:
+    """From a row that begins at `first`; loads of several runs are in flight at once."""
+    for start in range(0, taps, _RUNS * _RUN):
+        numbers = range(start, min(taps, start + _RUNS * _RUN))
+        runs = [load(table, plus(first, at), _RUN) for at in range(numbers.start, numbers.stop, _RUN)]
+        for tap in numbers:
+            put_tap(tap, runs[(tap - start) // _RUN].lane(tap % _RUN))
+
+
+def _by_tiles(table: V, row: V, taps: int, put_tap: Callable[[V, V], None]) -> None:
+    source = plus(times(row // TILE_ROWS, taps * TILE_ROWS), row % TILE_ROWS)
+    # Loads of several taps are in flight at once.
+    batch = max(size for size in range(1, _MAX_BATCH + 1) if taps % size == 0)
+    with for_(0, const(taps, i32()), batch, unroll=False) as each:
+        numbers = [plus(each.iv, tap) for tap in range(batch)]
+        neighbours = [load(table, plus(source, times(number, TILE_ROWS))) for number in numbers]
+        for number, neighbour in zip(numbers, neighbours, strict=True):
+            put_tap(number, neighbour)
 
 
 def _row_at(records: V, place: V, known: V) -> V:

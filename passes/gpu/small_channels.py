@@ -16,9 +16,10 @@ from spconv_compiler.dialect.tile import tile_mma
 from spconv_compiler.dialect.types import element_type
 from spconv_compiler.passes.gpu.channels import Channels
 from spconv_compiler.passes.gpu.dense_grid import NONE, TILE_ROWS
+from spconv_compiler.passes.gpu.item_pipeline import part
 from spconv_compiler.passes.gpu.lanes import block, bounded, concatenate, load, plus, store, thread, times
 from spconv_compiler.passes.gpu.mma_panels import Panels
-from spconv_compiler.passes.gpu.output_stationary import Finish, part
+from spconv_compiler.passes.gpu.output_stationary import Finish
 from spconv_compiler.passes.kernel_builder import V, const, f32, for_, i32, if_, vec
 
 # Loads that a lane sends for at once. A run of loads must not write a register that an earlier one reads, and the code

@@ -15,14 +15,14 @@ from spconv_compiler.passes.kernel_builder import V
 HALF = TILE_ROWS // 2
 
 
-def exchanged(first: V, second: V, column: V, wave: int) -> tuple[V, V]:
-    """The pieces of rows `column % 8` and of rows `8 + column % 8`: of the first panel in lanes of columns below 8.
+def exchanged(first: V, second: V, near: V, distance: int, wave: int) -> tuple[V, V]:
+    """What near lanes held of both panels, then what the others did: of the first panel in near lanes, else the second.
 
     Args:
-        first, second: vectors that a lane holds of row `column` in two panels.
+        first, second: vectors that a lane holds of two panels.
+        near: i1, false in the lane that is `distance` further, a power of two, where it is true.
     """
-    near = column < HALF
     sent = near.select(second, first)
     lanes = sent.type.shape[0]
-    got = concatenate([flipped(sent.lane(lane), HALF, wave) for lane in range(lanes)])
+    got = concatenate([flipped(sent.lane(lane), distance, wave) for lane in range(lanes)])
     return near.select(first, got), near.select(got, second)

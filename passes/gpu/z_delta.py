@@ -10,13 +10,16 @@ searches between the two. The table is that of dense_grid.py, rows in the caller
 the first found is the lowest.
 
 Where the caller's order is another, an entry of the table shares its cache line with rows that other workgroups find.
-Then the search writes lines, i32 [row][taps, in whole lines of 32], and a kernel of its own turns them over.
+Then the search writes lines, i32 [row][taps, in whole lines of 32], and a kernel of its own turns them over. A table
+that is wanted by rows (row_table.py) is written at once: there a lane looks for all lines of its record, between the
+ends that its workgroup has found.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from spconv_compiler.bindings import ir
 from spconv_compiler.passes.gpu.box import Box
@@ -39,8 +42,13 @@ from spconv_compiler.passes.gpu.lanes import (
 from spconv_compiler.passes.gpu.radix_sort import Sort
 from spconv_compiler.passes.kernel_builder import V, bits, const, i32, i64, if_, if_else, while_
 
+if TYPE_CHECKING:
+    from spconv_compiler.passes.gpu.row_table import RowTable
+
 # Records that a lane looks at from the first neighbour on, all loads in flight at once.
 _MAX_WINDOW = 8
+# Lines that a lane of search_rows looks for at once.
+_MAX_LINES = 9
 # Words of a cache line, rows that a workgroup turns over, and what keeps columns of local memory in different banks.
 _LINE, TURNED_ROWS, _PITCH = 32, 64, 33
 
@@ -76,7 +84,8 @@ def search(
         key, row = own.lane(0), own.lane(1).to(i32())
         z, y = (part // kernel_size[1]).to(key.type), (part % kernel_size[1]).to(key.type)
         corner: list[V | int] = [z * dilation[0] - halo[0], y * dilation[1] - halo[1], -halo[2]]
-        target = key + box.delta(corner)
+        # Rows that are no voxels look beyond all keys, at once: many equal ones would be searched through.
+        target = key.ult(limit).select(key + box.delta(corner), const(-1, key.type))
         begin = sorted_.between(target)
         inside = (place < rows) & key.ult(limit)
         found = [inside.select(row, NONE) for row in sorted_.line(begin, target, line, dilation[2])]
@@ -95,6 +104,49 @@ def search(
         count(found, times(part, line), tap_count, memory)
 
     return body
+
+
+def search_rows(
+    sort: Sort, kernel_size: Sequence[int], dilation: Sequence[int], lanes: int, made: RowTable
+) -> Callable[..., None]:
+    """Body(records, state, table, mask_records, mask_state, rows, cells, *box, ends, shared…): a lane per record."""
+    halo = [size // 2 * step for size, step in zip(kernel_size, dilation, strict=True)]
+    lines, taps = math.prod(kernel_size[:2]), kernel_size[2]
+
+    def body(records: V, state: V, table: V, mask_records: V, mask_state: V, rows: V, limit: V, *rest: V) -> None:
+        box, ends, memory = Box.of(rest[:7]), rest[7], rest[8:]
+        begin = times(block(), lanes)
+        place = plus(begin, thread())
+        known = place < rows
+        sorted_ = SortedRecords(records, sort.final_half(state, limit, rows), rows, sort.wave)
+
+        def first_of(key: V, line: V) -> V:
+            """The first key of a line; rows that are no voxels look beyond all keys: there are many of them at once."""
+            z, y = (line // kernel_size[1]).to(key.type), (line % kernel_size[1]).to(key.type)
+            corner = [z * dilation[0] - halo[0], y * dilation[1] - halo[1], const(-halo[2], key.type)]
+            return key.ult(limit).select(key + box.delta(corner), const(-1, key.type))
+
+        first, last = (sorted_.key(at.min(rows - 1)) for at in (begin, plus(begin, lanes - 1)))
+        sorted_.put_ends(lines, lambda line, late: first_of(late.select(last, first), line), ends, lanes)
+        own = sorted_.record(place.min(rows - 1))
+        key, row = own.lane(0), own.lane(1).to(i32())
+        made.begin(memory)
+        inside, found = known & key.ult(limit), []
+        for start in range(0, lines, _MAX_LINES):
+            numbers = range(start, min(lines, start + _MAX_LINES))
+            targets = [first_of(key, const(line, i32())) for line in numbers]
+            lows, highs = ([get(ends, const(2 * line + late, i32())) for line in numbers] for late in range(2))
+            counts = [high - low for low, high in zip(lows, highs, strict=True)]
+            for target, at in zip(targets, sorted_.below(targets, lows, counts), strict=True):
+                found += [inside.select(other, NONE) for other in sorted_.line(at, target, taps, dilation[2])]
+        made.finish(found, row, known, table, mask_records, mask_state, memory)
+
+    return body
+
+
+def search_memory(kernel_size: Sequence[int]) -> list[ir.Type]:
+    """The workgroup memory of search_rows before that of its end."""
+    return [shared(2 * math.prod(kernel_size[:2]))]
 
 
 def line_words(taps: int) -> int:
@@ -144,24 +196,75 @@ class SortedRecords:
     def key(self, place: V) -> V:
         return load(self.records, times(plus(self.half, place), 2))
 
+    def row_of(self, place: V, key: V) -> V:
+        """The row of the record at a place if it has this key, else −1."""
+        record = self.record(place)
+        return record.lane(0).eq(key).select(record.lane(1).to(i32()), NONE)
+
     def between(self, target: V) -> V:
         """How many keys are below each lane's target; targets do not descend from lane to lane."""
         low, high = self._together(_of_lane(target, 0, self.wave), _of_lane(target, self.wave - 1, self.wave))
-        return self.below(target, low, high - low)
+        return self.below([target], [low], [high - low])[0]
 
-    def below(self, target: V, low: V, count: V) -> V:
-        """How many keys are below the target, which are between low and low + count."""
+    def below(self, targets: Sequence[V], lows: Sequence[V], counts: Sequence[V]) -> list[V]:
+        """How many keys are below each target, which are between low and low + count of it."""
+        size = len(targets)
+
+        def condition(*state: V) -> tuple[V, list[V]]:
+            left = state[size]
+            for count in state[size + 1 :]:
+                left = left | count
+            return left.ne(0), list(state)
+
+        def body(*state: V) -> list[V]:
+            halves = [count >> 1 for count in state[size:]]
+            middles = [plus(low, half) for low, half in zip(state[:size], halves, strict=True)]
+            # Of several some have ended: with nothing left their middle may lie behind the last key.
+            keys = [self.key(middle if size == 1 else middle.min(self.rows - 1)) for middle in middles]
+            following, left = [], []
+            for number, (half, middle, key) in enumerate(zip(halves, middles, keys, strict=True)):
+                low, count = state[number], state[size + number]
+                less = key.ult(targets[number])
+                if size > 1:
+                    less = less & count.ne(0)
+                following.append(less.select(middle + 1, low))
+                left.append(less.select(count - half - 1, half))
+            return [*following, *left]
+
+        return while_([*lows, *counts], condition, body)[:size]
+
+    def put_ends(self, lines: int, target: Callable[[V, V], V], memory: V, lanes: int) -> None:
+        """memory[2·line + late]: how many keys are below target(line, late), where late is 0 or 1; a barrier follows.
+
+        All are looked for together by a workgroup, each by as many neighbouring lanes of a wave as there are for it.
+        """
+        each = -(-2 * lines // (lanes // self.wave))
+        span, lane = self.wave // each, thread() % self.wave
+        own = plus(times(thread() // self.wave, each), lane // span)
+        # What is left over, of lanes and of groups, looks for anything.
+        line = (own >> 1).umin(lines - 1)
+        found = self._by_groups(target(line, (own & 1).ne(0)), span)
+        with if_((lane % span).eq(0) & (lane // span).ult(each) & own.ult(2 * lines)):
+            put(found, memory, own)
+
+    def _by_groups(self, target: V, span: int) -> V:
+        """`below` of a target that `span` neighbouring lanes share; a step leaves one of span + 1 parts."""
+        lane = thread() % self.wave
+        own, first = lane % span, lane // span * span
 
         def condition(low: V, count: V) -> tuple[V, list[V]]:
-            return count > 0, [low, count]
+            # All lanes take part in a ballot as long as one has something left.
+            return ballot(count > 0).ne(0), [low, count]
 
         def body(low: V, count: V) -> list[V]:
-            half = count >> 1
-            middle = plus(low, half)
-            less = self.key(middle).ult(target)
-            return [less.select(middle + 1, low), less.select(count - half - 1, half)]
+            part = (count + span) // (span + 1)
+            probe = low + (own + 1) * part - 1
+            less = (probe < low + count) & self.key(probe.max(0).min(self.rows - 1)).ult(target)
+            parts = popcount((ballot(less) >> first.to(i64())) & ((1 << span) - 1)).to(i32())
+            left = count - parts * part
+            return [low + parts * part, parts.eq(span).select(left, (part - 1).min(left).max(0))]
 
-        return while_([low, count], condition, body)[0]
+        return while_([const(0, i32()), self.rows], condition, body)[0]
 
     def _together(self, first: V, last: V) -> tuple[V, V]:
         """`below` of two numbers that all lanes share; a step cuts what is left to one part of as many as lanes."""
@@ -210,7 +313,7 @@ class SortedRecords:
         found, place = [], begin
         for tap in range(taps):
             wanted = target + tap * step
-            place = self.below(wanted, place, self.rows - place)
+            (place,) = self.below([wanted], [place], [self.rows - place])
             record = self.record(place.min(self.rows - 1))
             match = (place < self.rows) & record.lane(0).eq(wanted)
             found.append(match.select(record.lane(1).to(i32()), NONE))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from spconv_compiler.errors import Rejection, ScheduleError
 from spconv_compiler.schedules.base import Choice, Chosen
 from spconv_compiler.schedules.chunk_stationary import CHUNK_ROWS
+from spconv_compiler.schedules.mappers import MARKED_CELLS
 from spconv_compiler.targets.base import CpuTarget, GpuTarget, Target
 
-OUTPUTS, GPU_OUTPUTS = "sorted_keys", "marked_cells"
+OUTPUTS, GPU_OUTPUTS = "sorted_keys", MARKED_CELLS
 POOL, GPU_POOL = "chunk_pool", "row_pool"
 # Lanes of a workgroup of the GPU kernels here.
 LANES = 256

@@ -52,39 +52,14 @@ class OutputStationary(GemmSchedule):
     splits = 1
 
     def reject(self, problem: Problem, target: Target) -> str | None:
-        if not isinstance(target, GpuTarget):
-            return f"it is for waves of a GPU, and {target.name} has none"
-        mma = target.mma_for(problem.dtype)
-        if problem.dtype not in target.dtypes or mma is None:
-            shapes = sorted({shape.element for shape in target.mma})
-            return f"features are {problem.dtype}; {target.name} has matrix instructions here for {', '.join(shapes)}"
-        if (mma.m, mma.n) != (TILE_ROWS, TILE_ROWS):
-            return f"the matrix instruction for {problem.dtype} takes {mma.m}x{mma.n}, not {TILE_ROWS}x{TILE_ROWS}"
-        if problem.taps > MAX_TAPS:
-            return f"the kernel has {problem.taps} taps; at most {MAX_TAPS} (7×7×7)"
-        lanes = self._cut(problem, mma)[0] * target.wave
-        local = BUFFERS * columns_of(problem, mma) * STAGE_BYTES + 4 * (2 * problem.taps + 1)
-        if lanes > target.max_workgroup or local > target.lds_bytes:
-            have = f"{target.max_workgroup} and {target.lds_bytes}"
-            return f"a workgroup has {lanes} lanes and {local} bytes of local memory; {target.name} has {have}"
-        packed = packed_bytes(problem, mma)
-        if packed > target.buffer_limit_bytes:
-            return f"the packed weights take {packed} bytes; at most {target.buffer_limit_bytes}"
-        return None
+        return unfit(problem, target)
 
     def choose(self, problem: Problem, target: Target) -> Chosen:
         assert isinstance(target, GpuTarget)
         mma = target.mma_for(problem.dtype)
         assert mma is not None
-        size = element_bytes(problem.dtype)
-        panels = {
-            "tile_n": columns_of(problem, mma),
-            "mma_n": mma.n,
-            "tile_k": STAGE_BYTES // size,
-            "chunk_k": RUN_BYTES // size,
-        }
-        cut = dict(zip(("waves", "across", "fragments"), self._cut(problem, mma), strict=True))
-        rows = {"block_rows": BLOCK_ROWS, **cut, "least": LEAST_TILES}
+        panels = panels_of(problem, mma)
+        rows = {"block_rows": BLOCK_ROWS, **cut(problem, mma), "least": LEAST_TILES}
         return Chosen(
             map=GPU_MAP if problem.between_sets else Choice("dense_grid", {"block": LANES_PER_ROW}),
             pairs=Choice("sorted_tiles", {"block_rows": BLOCK_ROWS, "items": SORT_ITEMS}),
@@ -98,7 +73,7 @@ class OutputStationary(GemmSchedule):
         assert mma is not None
         size, columns = element_bytes(problem.dtype), columns_of(problem, mma)
         slices, tiles = -(-problem.c_out // columns), -(-workload.rows // TILE_ROWS)
-        waves, most = self._cut(problem, mma)[0], BLOCK_ROWS // TILE_ROWS
+        waves, most = cut(problem, mma)["waves"], BLOCK_ROWS // TILE_ROWS
         deal = Deal.over(target.compute_units, target.chiplets, slices * self.splits, most, LEAST_TILES)
         shares = deal.count(tiles)
         steps = workload.taps_together(problem.taps, workload.rows / shares)
@@ -121,19 +96,6 @@ class OutputStationary(GemmSchedule):
             launches=2 if self.splits > 1 else 1,
         )
 
-    def _cut(self, problem: Problem, mma: MmaShape) -> tuple[int, int, int]:
-        """(waves of a workgroup, those of them that share rows and have other columns, tiles of a wave).
-
-        Four waves on a SIMD unit hide most; rows that are gathered in pieces need more registers than those have, but
-        for pieces of less than a word, whose columns are few.
-        """
-        row_bytes, tiles = problem.c_in * element_bytes(problem.dtype), columns_of(problem, mma) // mma.n
-        pieces = row_bytes % RUN_BYTES and (row_bytes % WORD_BYTES == 0 or tiles == 1)
-        # So do wide rows between two sets, where a kernel holds two numbers of rows.
-        waves = FEWER_WAVES if pieces or (problem.between_sets and tiles > WIDE_TILES) else WAVES
-        across = 2 if tiles >= WIDE_TILES and tiles % 2 == 0 else 1
-        return waves, across, BLOCK_ROWS * across // (TILE_ROWS * waves)
-
 
 class SplitTaps(OutputStationary):
     """See the module."""
@@ -145,6 +107,55 @@ class SplitTaps(OutputStationary):
         if problem.taps < SPLITS:
             return f"the kernel has {problem.taps} taps, which are not enough for {SPLITS} parts"
         return super().reject(problem, target)
+
+
+def unfit(problem: Problem, target: Target) -> str | None:
+    """Why no workgroup of BLOCK_ROWS rows can multiply for a problem; None if one can."""
+    if not isinstance(target, GpuTarget):
+        return f"it is for waves of a GPU, and {target.name} has none"
+    mma = target.mma_for(problem.dtype)
+    if problem.dtype not in target.dtypes or mma is None:
+        shapes = sorted({shape.element for shape in target.mma})
+        return f"features are {problem.dtype}; {target.name} has matrix instructions here for {', '.join(shapes)}"
+    if (mma.m, mma.n) != (TILE_ROWS, TILE_ROWS):
+        return f"the matrix instruction for {problem.dtype} takes {mma.m}x{mma.n}, not {TILE_ROWS}x{TILE_ROWS}"
+    if problem.taps > MAX_TAPS:
+        return f"the kernel has {problem.taps} taps; at most {MAX_TAPS} (7×7×7)"
+    lanes = cut(problem, mma)["waves"] * target.wave
+    local = BUFFERS * columns_of(problem, mma) * STAGE_BYTES + 4 * (2 * problem.taps + 1)
+    if lanes > target.max_workgroup or local > target.lds_bytes:
+        have = f"{target.max_workgroup} and {target.lds_bytes}"
+        return f"a workgroup has {lanes} lanes and {local} bytes of local memory; {target.name} has {have}"
+    packed = packed_bytes(problem, mma)
+    if packed > target.buffer_limit_bytes:
+        return f"the packed weights take {packed} bytes; at most {target.buffer_limit_bytes}"
+    return None
+
+
+def cut(problem: Problem, mma: MmaShape, *, crowded: bool | None = None) -> dict[str, int]:
+    """Waves of a workgroup; those of them that share rows and have other columns; tiles of a wave.
+
+    Four waves on a SIMD unit hide most; rows that are gathered in pieces need more registers than those have, but for
+    pieces of less than a word, whose columns are few. So do wide rows in a crowded kernel: if nothing is said, one
+    between two sets, which holds two numbers of rows.
+    """
+    crowded = problem.between_sets if crowded is None else crowded
+    row_bytes, tiles = problem.c_in * element_bytes(problem.dtype), columns_of(problem, mma) // mma.n
+    pieces = row_bytes % RUN_BYTES and (row_bytes % WORD_BYTES == 0 or tiles == 1)
+    waves = FEWER_WAVES if pieces or (crowded and tiles > WIDE_TILES) else WAVES
+    across = 2 if tiles >= WIDE_TILES and tiles % 2 == 0 else 1
+    return {"waves": waves, "across": across, "fragments": BLOCK_ROWS * across // (TILE_ROWS * waves)}
+
+
+def panels_of(problem: Problem, mma: MmaShape) -> dict[str, int]:
+    """The parameters of packed weights (passes/gpu/mma_panels.py)."""
+    size = element_bytes(problem.dtype)
+    return {
+        "tile_n": columns_of(problem, mma),
+        "mma_n": mma.n,
+        "tile_k": STAGE_BYTES // size,
+        "chunk_k": RUN_BYTES // size,
+    }
 
 
 def columns_of(problem: Problem, mma: MmaShape) -> int:

@@ -76,10 +76,15 @@ def step(state: State, item: Instruction, *, overwritten: bool = True) -> tuple[
     written = {register for operand in split_operands(item)[0] for register in registers_of(operand)}
     after: State = {}
     for source, distance in state.items():
+        if source.kind == "mfma" and item.row.kind == "mfma":
+            # MFMAs end in order: what a later one has written is its own result, for LLVM as well.
+            source = dataclasses.replace(source, registers=tuple(one for one in source.registers if one not in written))
+            if not source.registers:
+                continue
         stale = overwritten and source.kind == "valu" and written.issuperset(source.registers)
         stale |= source.kind.startswith("clause") and source.name != _CLAUSE.get(item.row.kind)
         if distance + passed < _FARTHEST and not stale:
-            after[source] = distance + passed
+            after[source] = min(distance + passed, after.get(source, _FARTHEST))
     for source in _sources(item):
         after[source] = 0
     return after, problems

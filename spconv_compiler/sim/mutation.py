@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import pathlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,6 +39,9 @@ _SHAPES = (
     # Rows of features are no whole runs of 16 bytes, and the taps are more than a wave has lanes.
     (5, 18, 20, 32, False, "output_stationary"),
     (3, 40, 24, 32, False, "split_taps"),
+    # One or two stages of K, all in the body of the loop over tiles; a loop over seven or fourteen, and three panels.
+    (3, 64, 96, 32, True, "pair_major"),
+    (3, 448, 48, 32, False, "pair_major"),
     (3, 5, 32, 32, True, "small_channels"),
 )
 
@@ -236,18 +240,21 @@ def _convolutions() -> Iterator[tuple[str, Artifact, Run]]:
             name = f"{dtype} {kernel}^3 {c_in} → {c_out}, {key_width}-bit keys, {schedule}"
             yield name, artifact, _runner(artifact, coords, features, weight, biases)
     coords = frames[3]
-    for key_width in (32, 64):
+    # The table by tiles, and by rows.
+    for key_width, schedule in itertools.product((32, 64), ("pairs_m16", "output_stationary")):
         artifact = compile_conv(
-            3, 16, 32, key_width, dtype="bf16", target="gfx950", schedule="pairs_m16", mapper="z_delta"
+            3, 16, 32, key_width, dtype="bf16", target="gfx950", schedule=schedule, mapper="z_delta"
         )
         features, weight = np.ones((len(coords), 16), np.float32), np.ones((32, 3, 3, 3, 16), np.float32)
-        name = f"map by search, {key_width}-bit keys"
+        name = f"map by search, {key_width}-bit keys, {schedule}"
         yield name, artifact, _runner(artifact, coords, features, weight)
     from spconv_compiler.sim.mutation_cross import cross_ops
+    from spconv_compiler.sim.mutation_frames import frame_ops
     from spconv_compiler.sim.mutation_levels import level_ops
 
     yield from cross_ops()
     yield from level_ops()
+    yield from frame_ops()
 
 
 def _voxels(rng: Any, shape: tuple[int, int, int], count: int) -> Any:

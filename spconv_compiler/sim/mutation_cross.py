@@ -12,6 +12,7 @@ from spconv_compiler.artifact import Artifact
 from spconv_compiler.coordinates import Box
 from spconv_compiler.geometry import ConvGeometry
 from spconv_compiler.runtime.sim import SimDevice
+from spconv_compiler.schedules.mappers import COARSE_ASCENDING, COARSE_KEYS, SORTED_CANDIDATES
 from spconv_compiler.sim.elf import Kernel
 from spconv_compiler.sim.errors import Fault
 from spconv_compiler.sim.native.machine import NativeMachine
@@ -30,13 +31,18 @@ _BOX, _OUT_BOX = Box((0, 0, 0, 0), (0, 39, 39, 39)), Box((0, 0, 0, 0), (0, 20, 2
 def cross_ops() -> Iterator[tuple[str, Artifact, Run]]:
     """(name, artifact, how to run it) of ops that take every kernel between two sets, with keys of both widths."""
     for width in (32, 64):
-        outputs = SparseOptions("outputs", _GEOMETRY, width, target="gfx950-sim")
-        yield _op(outputs, _run_outputs)
+        for mapper in ("auto", SORTED_CANDIDATES):
+            outputs = SparseOptions("outputs", _GEOMETRY, width, target="gfx950-sim", mapper=mapper)
+            yield _op(outputs, _run_outputs)
         channels: dict[str, Any] = {"c_in": 16, "c_out": 16, "dtype": "bf16", "out_dtype": "bf16"}
         ops = [("conv", "pairs_m16"), ("max_pool", "auto"), ("avg_pool", "auto")]
         for operation, schedule in ops + [("conv", "output_stationary")] * (width == 32):
             options = SparseOptions(operation, _GEOMETRY, width, **channels, target="gfx950-sim", schedule=schedule)
             yield _op(options, _run_op)
+        for mapper in (COARSE_KEYS, COARSE_ASCENDING):
+            for operation, schedule in (("conv", "pairs_m16"), ("max_pool", "auto")):
+                more = {**channels, "schedule": schedule, "mapper": mapper}
+                yield _op(SparseOptions(operation, _GEOMETRY, width, **more, target="gfx950-sim"), _run_op)
     transposed = ConvGeometry((3, 3, 3), (2, 2, 2), (1, 1, 1), transposed=True)
     yield _op(SparseOptions("outputs", transposed, target="gfx950-sim"), _run_outputs)
     for schedule in ("pairs_m16", "small_channels"):
@@ -57,7 +63,8 @@ def _op(options: SparseOptions, run: Callable[[GpuSparseKernel], Any]) -> tuple[
         if not np.array_equal(run(kernel(replaced)), wanted):
             raise Fault("the result is another one")
 
-    return f"{options.name}, between two sets", kernel({}).artifact, compare
+    by = "" if options.mapper == "auto" else f" by {options.mapper}"
+    return f"{options.name}{by}, between two sets", kernel({}).artifact, compare
 
 
 def _voxels(side: int, rows: int, seed: int) -> Any:
@@ -76,6 +83,8 @@ def _run_op(kernel: GpuSparseKernel) -> Any:
     """A convolution or a pool onto given outputs, of whole numbers."""
     options, rng = kernel.options, np.random.default_rng(0)
     fine, coarse = _voxels(_SIDE, _ROWS, 0), _voxels(20, 1200, 1)
+    if options.mapper == COARSE_ASCENDING:
+        coarse = coarse[np.lexsort(coarse.T[::-1])]
     sets = (coarse, fine) if options.geometry.transposed else (fine, coarse)
     inputs, outputs = (as_array(values, "coords") for values in sets)
     symbols = {**kernel.map_numbers(_BOX, _OUT_BOX)[0], "rows": len(fine), "coarse_rows": len(coarse)}

@@ -7,9 +7,10 @@
     spconv-bench cpu --quick           a minute instead of a quarter of an hour
     spconv-bench sim                   the gfx950 simulator on one layer: its speed and memory on this machine
     spconv-bench sim --schedules       every gemm schedule on one layer: counters side by side, modelled times
-    spconv-bench sim --schedules --goals    the chosen one beside pairs_m16, and what it should reach, on all frames
+    spconv-bench sim --goals           the chosen one beside pairs_m16, and what it should reach, on all frames
     spconv-bench sim --counters        and what it counts; times of gfx950 are modelled
     spconv-bench sim --maps            coordinates to pairs by both mappers, counted and modelled
+    spconv-bench sim --strided         the same of a strided op: outputs, map and pairs by every mapper
     spconv-bench report                a page with rooflines, counters and annotated assembly of one convolution
     spconv-bench gpu --peers spconv    an NVIDIA GPU, beside other libraries in the same run
     spconv-bench net --peer spconv     a whole network, end to end, beside the same in spconv's layers
@@ -20,7 +21,6 @@ Exit codes: 0 done, 1 failed or a result is wrong, 2 usage.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import sys
 from collections.abc import Sequence
@@ -39,6 +39,7 @@ from spconv_compiler.tools.console import (
     USAGE,
     check_writable,
     guarded,
+    need_torch,
     positive,
     print_table,
     progress_bar,
@@ -98,6 +99,7 @@ def _add_sim(commands: Any) -> None:
     sim = commands.add_parser("sim", help="a 3x3x3 convolution for gfx950, simulated on this host")
     sim.add_argument("--counters", action="store_true", help="count and model every launch (minutes)")
     sim.add_argument("--maps", action="store_true", help="only count and model maps and pairs, on all frames (minutes)")
+    sim.add_argument("--strided", action="store_true", help="only count and model outputs and maps of a strided op")
     sim.add_argument(
         "--schedules", nargs="*", metavar="NAME", help="instead: count gemm schedules side by side (default: all legal)"
     )
@@ -106,7 +108,7 @@ def _add_sim(commands: Any) -> None:
         nargs="*",
         type=positive,
         metavar="C",
-        help="with --schedules: the chosen one beside pairs_m16 on all frames, and what it should reach "
+        help="instead: the chosen schedule (or --schedule) beside pairs_m16 on all frames, what it should reach "
         "(default: C = 32 to 512; --frame pr942: the shapes of that pull request alone; an hour)",
     )
     sim.add_argument("--frame", metavar="NAME", help="voxel set (default: the ten-sweep frame, or a generated one)")
@@ -130,8 +132,7 @@ def _cpu(arguments: argparse.Namespace) -> int:
         return run_maps(arguments)
     out = check_writable(arguments.out)
     settings = _settings(arguments)
-    if importlib.util.find_spec("torch") is None:
-        raise InputError("spconv-bench needs torch, which is not installed; install spconv_compiler[torch]")
+    need_torch("spconv-bench cpu")
     from spconv_compiler.bench.cpu import measure
 
     with progress_bar(len(settings.frames) * len(settings.channels) + 1) as step:
@@ -167,14 +168,29 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     )
 
 
+def _check_sim(arguments: argparse.Namespace) -> None:
+    """Raises InputError where one option would be silently ignored for another."""
+    asked = [f"--{name}" for name in ("counters", "maps", "strided") if getattr(arguments, name)]
+    asked += ["--schedules"] * (arguments.schedules is not None and arguments.goals is None)
+    asked += ["--goals"] * (arguments.goals is not None)
+    if len(asked) > 1:
+        raise InputError(
+            f"{' and '.join(asked)} are given; accepted: one of --counters, --maps, --strided, --schedules, --goals"
+        )
+    if arguments.goals is not None and arguments.schedules:
+        names = " ".join(arguments.schedules)
+        raise InputError(f"--goals and --schedules {names} are given; accepted with --goals: --schedule NAME")
+
+
 def _sim(arguments: argparse.Namespace) -> int:
-    if arguments.schedules is not None:
+    _check_sim(arguments)
+    if arguments.schedules is not None or arguments.goals is not None:
         return run_schedules(arguments)
     from spconv_compiler.bench import frames, sim
 
     out = check_writable(arguments.out)
     data = arguments.data or frames.default_data()
-    if arguments.maps:
+    if arguments.maps or arguments.strided:
         return _maps(arguments, data, out)
     settings = sim.Settings(
         frame=arguments.frame or frames.default_names(data)[0],
@@ -198,15 +214,16 @@ def _sim(arguments: argparse.Namespace) -> int:
 
 
 def _maps(arguments: argparse.Namespace, data: Path, out: Path) -> int:
-    from spconv_compiler.bench import frames, maps
+    from spconv_compiler.bench import frames, maps, strided_maps
 
+    made: Any = strided_maps if arguments.strided else maps
     names = (arguments.frame,) if arguments.frame else frames.default_names(data)
     settings = maps.Settings(names, data, arguments.engine == "native", arguments.sample)
     with progress_bar(len(names)) as step:
-        entries = maps.measure(settings, step)
+        entries = made.measure(settings, step)
     text = json.dumps(entries, indent=1).encode()
     write_whole(out, lambda file: file.write(text))
-    print_table(*maps.table(entries))
+    print_table(*made.table(entries))
     say("\ncounted, and modelled: no time of gfx950 was measured; *: the mapper that the driver chooses")
     say(f"results → {out}")
     return 0 if all(entry["ok"] for entry in entries) else FAILURE

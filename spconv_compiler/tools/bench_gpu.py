@@ -13,7 +13,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from spconv_compiler.tools.console import FAILURE, check_writable, positive, print_table, progress_bar, say, write_whole
+from spconv_compiler.errors import InputError
+from spconv_compiler.tools.console import (
+    FAILURE,
+    check_writable,
+    need_torch,
+    positive,
+    print_table,
+    progress_bar,
+    say,
+    write_whole,
+)
 
 _CHANNELS = (64, 128, 256, 512)
 
@@ -42,6 +52,9 @@ def run_gpu(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     import tempfile
 
+    need_torch("spconv-bench gpu")
+    if arguments.export is None:
+        _need_gpu()
     from spconv_compiler.bench import frames, gpu, gpu_net
 
     data = arguments.data or frames.default_data()
@@ -66,6 +79,21 @@ def run_gpu(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder:
         export(Path(folder))
         return _measure(arguments, Path(folder), names, channels, out)
+
+
+def _need_gpu() -> None:
+    """Checks that torch reaches a GPU, before anything is made for it.
+
+    Raises:
+        InputError: it does not.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise InputError(
+            f"spconv-bench gpu measures on an NVIDIA GPU, and torch {torch.__version__} finds none; accepted: a "
+            "machine with one, or --export DIR, which writes what a run needs and runs nothing"
+        )
 
 
 def _measure(

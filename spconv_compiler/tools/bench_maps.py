@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
 
 from spconv_compiler import env
 from spconv_compiler.errors import InputError
-from spconv_compiler.tools.console import FAILURE, check_writable, positive, print_table, progress_bar, say, write_whole
+from spconv_compiler.tools.console import (
+    FAILURE,
+    check_writable,
+    need_torch,
+    positive,
+    print_table,
+    progress_bar,
+    say,
+    write_whole,
+)
 
 _RUNS = 7
 
@@ -18,7 +26,7 @@ _RUNS = 7
 def run_maps(arguments: argparse.Namespace) -> int:
     """`cpu --maps`: measures, prints and writes; returns the exit code."""
     out = check_writable(arguments.out)
-    _need_torch()
+    need_torch("spconv-bench")
     from spconv_compiler.bench import cpu_maps, frames
 
     data = arguments.data or frames.default_data()
@@ -65,7 +73,7 @@ def add_scaling(commands: Any) -> None:
 def run_scaling(arguments: argparse.Namespace) -> int:
     """`scaling`: measures, prints, writes a page and its figures; returns the exit code."""
     out = check_writable(arguments.out)
-    _need_torch()
+    need_torch("spconv-bench")
     from spconv_compiler.bench import frames, scaling
 
     settings = scaling.Settings(
@@ -88,11 +96,6 @@ def run_scaling(arguments: argparse.Namespace) -> int:
         say(line)
     say(f"plot → {out}, figures → {out.with_suffix('.json')}")
     return 0
-
-
-def _need_torch() -> None:
-    if importlib.util.find_spec("torch") is None:
-        raise InputError("spconv-bench needs torch, which is not installed; install spconv_compiler[torch]")
 
 
 def _write(out: Path, result: dict[str, Any]) -> None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
 
 from spconv_compiler import env
-from spconv_compiler.errors import InputError
 from spconv_compiler.nets.registry import MODELS
-from spconv_compiler.tools.console import FAILURE, check_writable, positive, print_table, progress_bar, say, write_whole
+from spconv_compiler.tools.console import (
+    FAILURE,
+    check_writable,
+    need_torch,
+    positive,
+    print_table,
+    progress_bar,
+    say,
+    write_whole,
+)
 
 
 def add_net(commands: Any) -> None:
@@ -34,8 +41,7 @@ def add_net(commands: Any) -> None:
 def run_net(arguments: argparse.Namespace) -> int:
     """Measures, prints and writes; returns the exit code."""
     out = check_writable(arguments.out)
-    if importlib.util.find_spec("torch") is None:
-        raise InputError("spconv-bench needs torch, which is not installed; install spconv_compiler[torch]")
+    need_torch("spconv-bench net")
     from spconv_compiler.bench import frames, net, net_report
 
     settings = net.Settings(

@@ -20,7 +20,8 @@ def run_schedules(arguments: argparse.Namespace) -> int:
     out = check_writable(arguments.out)
     data = arguments.data or frames.default_data()
     if arguments.sample % chip.CHIPLETS:
-        raise InputError(f"--sample {arguments.sample}; accepted with --schedules: multiples of {chip.CHIPLETS}")
+        accepted = f"accepted with --schedules and --goals: multiples of {chip.CHIPLETS}"
+        raise InputError(f"--sample {arguments.sample}; {accepted}")
     if arguments.goals is not None:
         return _run_goals(arguments, data, out)
     frame = frames.load_frame(arguments.frame or frames.default_names(data)[0], data)
@@ -66,7 +67,14 @@ def _run_goals(arguments: argparse.Namespace, data: Path, out: Path) -> int:
     found = sim_goals.cases(data, arguments.frame, arguments.goals or sim_goals.WIDTHS)
     threads, rows = arguments.threads or env.NUM_THREADS.get(), list[dict[str, Any]]()
     with progress_bar(len(found)) as step:
-        measured = sim_goals.measure(found, arguments.dtype, threads=threads, every=arguments.sample, progress=step)
+        measured = sim_goals.measure(
+            found,
+            arguments.dtype,
+            schedule=arguments.schedule,
+            threads=threads,
+            every=arguments.sample,
+            progress=step,
+        )
         for row in measured:
             rows.append(row)
             # A later case may fail: what was measured stays.

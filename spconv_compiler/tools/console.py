@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -156,6 +157,16 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> int:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def need_torch(what: str) -> None:
+    """Checks that torch is there, which `what` needs.
+
+    Raises:
+        InputError: it is not.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise InputError(f"{what} needs torch, which is not installed; install spconv_compiler[torch]")
 
 
 def positive(text: str) -> int:

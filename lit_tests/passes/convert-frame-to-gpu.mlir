@@ -1,0 +1,23 @@
+// RUN: %opt %s -p convert-frame-to-gpu{target=gfx950},convert-host-to-plan --split-input-file | %filecheck %s
+
+// One launch: rows are copied, counted and checked, and what is left over lies nowhere.
+
+// CHECK-LABEL: func.func @frame
+// CHECK-SAME: message = "bytes of coordinates"
+func.func @frame(%coords: !spconv.coords<32> {spconv.name = "coords"}) {
+  // CHECK: "spconv.alloc"() {name = "placed"
+  // CHECK: "spconv.alloc"() {name = "placed_count"
+  // CHECK: "spconv.alloc"() {name = "outside"
+  // CHECK: group = "coords", kernel = @kernels::@place_rows_b256}
+  // CHECK-NOT: "spconv.launch"
+  // CHECK: return
+  "spconv.place_coords"(%coords) : (!spconv.coords<32>) -> ()
+  return
+}
+
+// A word is added to only by waves that have a coordinate outside.
+// CHECK: gpu.func @place_rows_b256
+// CHECK: gpu.ballot
+// CHECK: math.ctpop
+// CHECK: scf.if
+// CHECK: "spconv.tile_atomic"
