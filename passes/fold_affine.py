@@ -9,7 +9,7 @@ After:
     %z = "spconv.subm_conv3d"(%coords, %x, %w, %b) {…}
 
 Needs and gives level spconv. A convolution with other uses, or with an activation, is left alone, and so is an affine
-op that nothing convolves before.
+op that nothing convolves before, or that has the attribute `spconv.kept`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,15 @@ from spconv_compiler.dialect.network import numbers
 from spconv_compiler.epilogue import Epilogue
 from spconv_compiler.passes.base import Pass, defining_op, ops_named
 
+# On an affine op that must stay what it is.
+KEPT = "spconv.kept"
+
 
 def fold(op: AffineOp) -> bool:
     """Folds one op; False when it has to stay."""
     conv = defining_op(op.input)
+    if KEPT in op.operation.attributes:
+        return False
     if not isinstance(conv, (SubmConv3dOp, SparseConv3dOp)) or conv.epilogue != Epilogue():
         return False
     if len(list(op.input.uses)) != 1:

@@ -245,3 +245,61 @@ def test_words_copies_and_a_graph_on_the_device(device: CudaDevice) -> None:
             graph.launch(stream)
         device.copy_out(host.ctypes.data, second, stream)  # type: ignore[arg-type]
     assert host.tolist() == [-1, -1, 7]
+
+
+def test_a_launch_that_is_prepared_runs_on_what_is_set(device: CudaDevice) -> None:
+    """Its arguments are copied when it is queued: what is set later is for later launches."""
+    module = device.load(PTX.encode())
+    with device.stream() as stream:
+        (first, one), (second, two) = words(device, [1, 2, 3], stream), words(device, [5, 6, 7], stream)
+        prepared = device.prepare(module, "scale", [1], 64, [first, 3, -5])  # type: ignore[list-item]
+        prepared.launch(stream)
+        prepared.slot(0).value, prepared.slot(1).value = second.pointer, 2  # type: ignore[attr-defined]
+        prepared.launch(stream)
+        device.copy_out(one.ctypes.data, first, stream)  # type: ignore[arg-type]
+        device.copy_out(two.ctypes.data, second, stream)  # type: ignore[arg-type]
+    assert (one.tolist(), two.tolist()) == ([-5, -10, -15], [-25, -30, 7])
+    with pytest.raises(LaunchError, match="32 lanes a block; accepted: 64"):
+        device.prepare(module, "add_one", [1], 32, [0, 1])
+    with device.current():
+        prepared.slot(0).value = 0
+        with device.stream() as stream, pytest.raises(CudaError, match="cuLaunchKernel: CUDA_ERROR_ILLEGAL_ADDRESS"):
+            prepared.launch(stream)
+
+
+def test_words_of_the_host_are_written_by_kernels(device: CudaDevice) -> None:
+    module = device.load(PTX.encode())
+    before = shim(device, "shim_blocks")
+    report = device.host_words(3)
+    assert report.words[:] == [0, 0, 0] and report.nbytes == 12
+    report.words[1] = 41
+    with device.stream() as stream:
+        device.launch(module, "add_one", [1], 64, [report, 2], stream)
+    assert report.words[:] == [1, 42, 0]
+    report.close()
+    assert shim(device, "shim_blocks") == before
+
+
+def test_columns_are_copied_and_captured(device: CudaDevice) -> None:
+    with device.stream() as stream:
+        (left, _), (right, _), (out, host) = (words(device, values, stream) for values in
+                                              ([1, 2, 3, 4], [5, 6], [0] * 6))
+
+        def queue(to: int) -> None:
+            device.copy_columns(out.pointer, 12, left.pointer, 8, 8, 2, to)  # type: ignore[attr-defined]
+            device.copy_columns(out.pointer + 8, 12, right.pointer, 4, 4, 2, to)  # type: ignore[attr-defined]
+
+        graph = device.capture(queue)
+        device.copy_out(host.ctypes.data, out, stream)  # type: ignore[arg-type]
+        assert host.tolist() == [0] * 6
+        calls, event = device.calls(), device.event()
+        with device.current():
+            calls.launch_graph(graph.handle, stream)
+            calls.record(event.handle, stream)
+            calls.synchronize(event.handle)
+            with pytest.raises(CudaError, match="cuEventSynchronize: CUDA_ERROR_INVALID_HANDLE"):
+                calls.synchronize(stream)
+        device.copy_out(host.ctypes.data, out, stream)  # type: ignore[arg-type]
+        with pytest.raises(CudaError, match="cuMemcpy2DAsync_v2: CUDA_ERROR_INVALID_VALUE"):
+            device.copy_columns(out.pointer, 4, left.pointer, 8, 8, 2, stream)  # type: ignore[attr-defined]
+    assert host.tolist() == [1, 2, 5, 3, 4, 6]

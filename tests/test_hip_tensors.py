@@ -69,6 +69,9 @@ class GpuTensor(torch.Tensor):
         if function is torch.ops.aten.slice.Tensor and len(arguments) == 4 and arguments[1] == 0:
             return arguments[0].rows(*arguments[2:])
         keywords = dict(keywords or {})
+        if function is torch.ops.aten.new_empty.default:
+            # Memory alone: nothing is waited for.
+            return GpuTensor(gpu, torch.empty(arguments[1], dtype=keywords.get("dtype") or arguments[0].dtype))
         to_host = keywords.pop("device", None) == torch.device("cpu")
         host = pytree.tree_map_only(GpuTensor, gpu.fetch, (arguments, keywords))
         result = function(*host[0], **host[1])

@@ -15,7 +15,7 @@ from network_cases import CHANNELS, SHAPE, Residual, exact_norm, voxels, with_in
 from torch import nn
 
 import spconv_compiler.pytorch as spconv
-from spconv_compiler import bundle
+from spconv_compiler import bundle, compiler
 from spconv_compiler.errors import InputError
 from spconv_compiler.network.saved import export_network, load_network
 
@@ -51,6 +51,19 @@ class Net(nn.Module):
         return x.features, torch.flatten(self.block(self.down(x)).dense(), 1, 2)
 
 
+class Coarse(nn.Module):
+    """One level, made and left again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = spconv.SparseConv3d(3, CHANNELS, 2, 2, bias=False, indice_key="down")
+        self.up = spconv.SparseInverseConv3d(CHANNELS, 3, 2, indice_key="down", bias=False)
+
+    def forward(self, features: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+        rows: torch.Tensor = self.up(self.down(spconv.SparseConvTensor(features, indices, SHAPE, 2))).features
+        return rows
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[nn.Module, pathlib.Path]]:
     folder, model = tmp_path_factory.mktemp("saved"), with_integers(Net(), 3)
@@ -71,6 +84,26 @@ def test_a_process_without_the_compiler_runs_it(saved: tuple[nn.Module, pathlib.
         for frame, found in zip(frames, torch.load(tmp_path / "out.pt"), strict=True):
             assert all(torch.equal(one, wanted) for one, wanted in zip(found, other(*frame), strict=True))
             assert len(frame[0]) < 80 or not torch.equal(found[0], model(*frame)[0])
+
+
+def test_no_kernel_is_missing_on_a_gpu(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever mapper the number of voxels asks for: few are searched for, many looked up in a grid."""
+    model = with_integers(Coarse(), 3)
+    export_network(model, voxels(60, 1), tmp_path, target="gfx950-sim")
+    frames = [voxels(count, count) for count in (80, 1, 300)]
+    with torch.no_grad():
+        wanted = [model(*frame) for frame in frames]
+
+    def refuse(options: object, *_: object) -> None:
+        raise AssertionError(f"{options} was not exported")
+
+    monkeypatch.setenv("SPCONV_CACHE", "off")
+    compiler.clear_memory()
+    monkeypatch.setattr(compiler, "_compile", refuse)
+    net = load_network(tmp_path, model.state_dict())
+    with torch.no_grad():
+        assert all(torch.equal(net(*frame), rows) for frame, rows in zip(frames, wanted, strict=True))
+    bundle._added.clear()
 
 
 def test_what_does_not_fit_is_named(saved: tuple[nn.Module, pathlib.Path], tmp_path: pathlib.Path) -> None:

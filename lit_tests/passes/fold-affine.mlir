@@ -37,3 +37,13 @@ func.func @stays(%coords: !spconv.coords<64>, %x: tensor<?x4xf32>, %w: tensor<4x
   %c = "spconv.affine"(%x, %s, %s) : (tensor<?x4xf32>, tensor<4xf32>, tensor<4xf32>) -> tensor<?x4xf32>
   return %a, %b, %c, %u : tensor<?x4xf32>, tensor<?x4xf32>, tensor<?x4xf32>, tensor<?x4xf32>
 }
+
+// The numbers would overflow in a weight: network/overflow.py says so.
+// CHECK-LABEL: func.func @kept
+func.func @kept(%coords: !spconv.coords<64>, %x: tensor<?x4xf32>, %w: tensor<4x3x3x3x4xf32>, %s: tensor<4xf32>) -> tensor<?x4xf32> {
+  // CHECK: "spconv.subm_conv3d"(%arg0, %arg1, %arg2)
+  // CHECK: "spconv.affine"
+  %y = "spconv.subm_conv3d"(%coords, %x, %w) {dilation = array<i64: 1, 1, 1>, epilogue = #spconv.epilogue<"none">} : (!spconv.coords<64>, tensor<?x4xf32>, tensor<4x3x3x3x4xf32>) -> tensor<?x4xf32>
+  %z = "spconv.affine"(%y, %s, %s) {spconv.kept} : (tensor<?x4xf32>, tensor<4xf32>, tensor<4xf32>) -> tensor<?x4xf32>
+  return %z : tensor<?x4xf32>
+}

@@ -3,6 +3,9 @@
 | module | what |
 |---|---|
 | `importer`, `import_ops` | torch.export program → level spconv, with the user's lines as locations |
+| `graph` | a network at level spconv, and what it takes to run it |
+| `recorder`, `recorded_ops` | what a model does, as text, without torch.export |
+| `remembered` | networks on disk, found by that text |
 | `boundary` | what stays in torch: before the first sparse op and after the last one |
 | `passes` | the passes on level spconv, in order |
 | `parameters` | numbers of the ops on parameters |

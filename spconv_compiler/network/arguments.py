@@ -57,6 +57,23 @@ class Parameters:
         return _split(bound)
 
 
+def as_arguments(example: Any, kwargs: Mapping[str, Any] | None = None) -> tuple[Any, ...]:
+    """The example as a tuple of positional arguments; None is none where there are `kwargs`."""
+    if example is None and kwargs:
+        return ()
+    return tuple(example) if isinstance(example, (tuple, list)) else (example,)
+
+
+def rows_of(example: Any) -> list[int]:
+    """The numbers of rows of the coordinate tensors of an example, each once."""
+    tensors = (leaf for leaf in _pytree.tree_leaves(example) if isinstance(leaf, torch.Tensor))
+    return list(dict.fromkeys(tensor.shape[0] for tensor in tensors if _is_coords(tensor)))
+
+
+def _is_coords(tensor: torch.Tensor) -> bool:
+    return tensor.dim() == 2 and tensor.dtype in (torch.int32, torch.int64) and tensor.shape[1] in (2, 3, 4)
+
+
 def bind_example(
     model: torch.nn.Module, example: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Parameters, tuple[Any, ...], dict[str, Any]]:

@@ -22,7 +22,8 @@ from spconv_compiler.dialect.rules import channels, element
 from spconv_compiler.dialect.types import type_name
 from spconv_compiler.epilogue import Epilogue
 from spconv_compiler.geometry import ConvGeometry, Triple
-from spconv_compiler.network.importer import BATCH, EXTRA, NAME, SHAPE, Graph
+from spconv_compiler.network.graph import Graph
+from spconv_compiler.network.importer import BATCH, EXTRA, NAME, SHAPE
 from spconv_compiler.network.parameters import Numbers
 from spconv_compiler.network.plan import Level, MapPlan, NetworkPlan, Step, Value
 from spconv_compiler.passes.base import defining_op

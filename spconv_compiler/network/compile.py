@@ -14,12 +14,20 @@ from spconv_compiler.arrays import Array
 from spconv_compiler.coordinates import check_coords
 from spconv_compiler.errors import InputError
 from spconv_compiler.forward_only import forward_only
-from spconv_compiler.network.arguments import Parameters, bind_example, check_frozen, check_tensor, parameters_of
+from spconv_compiler.network.arguments import (
+    Parameters,
+    as_arguments,
+    bind_example,
+    check_frozen,
+    check_tensor,
+    parameters_of,
+)
 from spconv_compiler.network.cpu import CpuNetwork
 from spconv_compiler.network.kernels import Progress, compile_all, is_on_rows, plan_options
 from spconv_compiler.network.maps import RunMaps, requests_of
 from spconv_compiler.network.memory import MemoryReport, Slots, assign_slots, peak_bytes
 from spconv_compiler.network.plan import NetworkPlan
+from spconv_compiler.network.remembered import Compiled, remember, turn
 from spconv_compiler.network.replay import Replay
 from spconv_compiler.network.steps import StepNetwork
 from spconv_compiler.operands import check_features
@@ -29,7 +37,7 @@ from spconv_compiler.tensor_cache import TensorCache
 from spconv_compiler.tools.console import progress_bar
 
 if TYPE_CHECKING:
-    from spconv_compiler.network.importer import Graph
+    from spconv_compiler.network.graph import Graph
 
 # Frames whose maps are kept, with keep_maps.
 _KEPT_FRAMES = 4
@@ -106,6 +114,11 @@ class Network:
             InputError: arguments are not accepted, or coordinates repeat or lie outside of the model's grid.
             LaunchError: out of memory or threads.
         """
+        if self.replay is not None and not kwargs and self._one_result:
+            quick = self.replay.quick(args)
+            if quick is not None:
+                self._last = [quick.shape[0]], 0, 0
+                return quick
         leaves = self._leaves(args, kwargs)
         with torch.no_grad():
             given = self.graph.head(leaves)
@@ -124,6 +137,8 @@ class Network:
             return None
         outputs, rows = found
         self._last = rows, 0, 0
+        if self._tensors == len(leaves) and self._one_result:
+            replay.learn(self.graph.head, leaves)
         return outputs
 
     def _step_by_step(self, given: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
@@ -237,7 +252,8 @@ def compile(
     complete; layers over the same voxels share maps; values share memory. What comes before the first sparse layer and
     after the last one (to_dense, a dense head) stays torch. Kernels depend on channels and kernel sizes alone: no
     number of voxels compiles anything again. Arguments that are no tensors (batch_size, flags) are constants: a call
-    with another value raises.
+    with another value raises. So are parameters: they are folded and packed now, and what is changed in the model
+    later, in place or not, needs another call of this, which finds its kernels, and most networks, on disk.
 
     Args:
         model: a torch.nn.Module in eval mode, or the ExportedProgram of one (then without an example).
@@ -253,42 +269,68 @@ def compile(
         ToolchainError: torch is too old to export models.
         CompileError, LaunchError, ToolchainError: see compile_conv and driver.load_conv.
     """
-    # Networks that are loaded run without the compiler (saved.py).
-    from spconv_compiler.network.build import build_plan
-    from spconv_compiler.network.export import as_arguments, export
-    from spconv_compiler.network.importer import import_graph
-    from spconv_compiler.network.passes import optimize, sharing_passes
-
     name = get_target(env.TARGET.get() if target is None else target).name
     clock = _Clock()
     named = dict(kwargs or {})
     parameters, arguments = None, as_arguments(example, kwargs)
+    given: Any = (arguments, named)
     if isinstance(model, torch.export.ExportedProgram):
-        program, parameters = model, parameters_of(model)
+        found, parameters, given = _planned(model, clock), parameters_of(model), model.example_inputs
+    elif isinstance(model, torch.nn.Module):
+        parameters, arguments, named = bind_example(model, arguments, named)
+        found, given = _looked_up(model, arguments, named, clock), (arguments, named)
     else:
-        if isinstance(model, torch.nn.Module):
-            parameters, arguments, named = bind_example(model, arguments, named)
-        program = export(model, arguments, named)
-    clock.lap("export")
-    graph = import_graph(program)
-    # Its sets are those of the plan, whose rows memory_report counts with.
-    optimize(graph.module, graph.context, sharing_passes())
-    eager = build_plan(graph)
-    clock.lap("import")
-    optimize(graph.module, graph.context)
-    plan = build_plan(graph)
-    clock.lap("passes")
+        found = _exported(model, arguments, named, clock)
+    graph, eager, plan = found.graph, found.eager, found.plan
     compiled = _compile_kernels(plan, name, progress)
     clock.lap("kernels")
     network = Network(graph, eager, plan, name, keep_maps=keep_maps, parameters=parameters)
     network.timings, network.compiled = clock.laps, compiled
-    given = (arguments, named) if program is not model else program.example_inputs
     if given is None:
         network.use_slots(assign_slots(plan, _sizes(plan, [1] * len(plan.levels))))
     else:
         network.place_values(_pytree.tree_leaves(given))
     clock.lap("load")
     return network
+
+
+def _looked_up(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], clock: _Clock) -> Compiled:
+    """The network of a model: from disk, or exported, and then kept there."""
+    with turn.lock:
+        memory = remember(model, args, kwargs)
+        found = None if memory is None else memory.find()
+        clock.lap("look up")
+        if found is None:
+            found = _exported(model, args, kwargs, clock)
+            if memory is not None:
+                memory.keep(found)
+                clock.lap("keep")
+    return found
+
+
+def _exported(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], clock: _Clock) -> Compiled:
+    # Networks that are found run without the compiler, and without torch's tracer.
+    from spconv_compiler.network.export import export
+
+    program = export(model, args, kwargs)
+    clock.lap("export")
+    return _planned(program, clock)
+
+
+def _planned(program: torch.export.ExportedProgram, clock: _Clock) -> Compiled:
+    from spconv_compiler.network.build import build_plan
+    from spconv_compiler.network.importer import import_graph
+    from spconv_compiler.network.passes import optimize, sharing_passes
+
+    graph = import_graph(program)
+    # Its sets are those of the plan, whose rows memory_report counts with.
+    optimize(graph.module, graph.context, sharing_passes())
+    eager = build_plan(graph)
+    clock.lap("import")
+    optimize(graph.module, graph.context, parameters=graph.parameters)
+    plan = build_plan(graph)
+    clock.lap("passes")
+    return Compiled(graph, eager, plan)
 
 
 def _restore(given: tuple[Any, ...], slots: Slots | None, timings: Mapping[str, float]) -> Network:

@@ -14,17 +14,11 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree
 
 from spconv_compiler.errors import InputError, SpconvError, ToolchainError
+from spconv_compiler.network.arguments import as_arguments, rows_of
 from spconv_compiler.network.lines import is_library, user_line
 
 # What torch compares sizes with in place of "to the end".
 _ENDLESS = 2**62
-
-
-def as_arguments(example: Any, kwargs: Mapping[str, Any] | None = None) -> tuple[Any, ...]:
-    """The example as a tuple of positional arguments; None is none where there are `kwargs`."""
-    if example is None and kwargs:
-        return ()
-    return tuple(example) if isinstance(example, (tuple, list)) else (example,)
 
 
 def export(model: Any, example: Any, kwargs: Mapping[str, Any] | None = None) -> torch.export.ExportedProgram:
@@ -47,7 +41,7 @@ def export(model: Any, example: Any, kwargs: Mapping[str, Any] | None = None) ->
     arguments, named = as_arguments(example, kwargs), dict(kwargs or {})
     leaves = _pytree.tree_leaves((arguments, named))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    counts = {tensor.shape[0] for tensor in tensors if _is_coords(tensor)}
+    counts = rows_of(leaves)
     if not counts:
         found = ", ".join(f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}" for tensor in tensors)
         found = found or " and ".join(sorted({f"a {type(leaf).__name__}" for leaf in leaves})) or "no arguments"
@@ -115,7 +109,3 @@ def _check_torch() -> None:
                 f"torch {torch.__version__} has no torch.export.{missing}, which sc.compile needs; accepted: torch 2.6 "
                 "or newer"
             )
-
-
-def _is_coords(tensor: torch.Tensor) -> bool:
-    return tensor.dim() == 2 and tensor.dtype in (torch.int32, torch.int64) and tensor.shape[1] in (2, 3, 4)

@@ -9,7 +9,6 @@ op must be one of import_ops.py. Values of parameters alone are computed here, o
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,60 +21,15 @@ from spconv_compiler.context import make_context
 from spconv_compiler.dialect.network import parameter
 from spconv_compiler.dialect.types import coords_type, element_named
 from spconv_compiler.errors import InputError
-from spconv_compiler.network.arguments import structure_of, tree_like
-from spconv_compiler.network.boundary import TorchPart, cut
+from spconv_compiler.network.boundary import cut
 from spconv_compiler.network.export import check_any_rows
+from spconv_compiler.network.graph import OWN, Graph, Ir
 from spconv_compiler.network.import_ops import MAKE_COORDS, POINTWISE, SPARSE, Left, arguments, supported
 from spconv_compiler.network.lines import location_of, refuse
 from spconv_compiler.network.rows import RowGroups
 
 _ELEMENTS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
-_SPECS = ("in_spec", "out_spec")
 SHAPE, BATCH, EXTRA, NAME = "spconv.spatial_shape", "spconv.batch_size", "spconv.output_padding", "spconv.name"
-
-
-@dataclasses.dataclass(frozen=True)
-class Graph:
-    """A network at level spconv.
-
-    Attributes:
-        module: one function @network; its arguments have names, and coordinates the limits that they must keep.
-        parameters: the tensors that spconv.parameter ops name.
-        head: makes the arguments of @network, in order, of the program's inputs.
-        tail: makes the program's results of those of @network and of the program's inputs.
-        inputs: names of the program's inputs. frozen: what those are that are no tensors, by place.
-        in_spec, out_spec: pytrees of its arguments and results.
-    """
-
-    context: ir.Context = dataclasses.field(repr=False)
-    module: ir.Module = dataclasses.field(repr=False)
-    parameters: Mapping[str, torch.Tensor] = dataclasses.field(repr=False)
-    head: TorchPart = dataclasses.field(repr=False)
-    tail: TorchPart = dataclasses.field(repr=False)
-    inputs: tuple[str, ...] = ()
-    frozen: Mapping[int, Any] = dataclasses.field(default_factory=dict)
-    in_spec: Any = dataclasses.field(default=None, repr=False)
-    out_spec: Any = dataclasses.field(default=None, repr=False)
-
-    def __str__(self) -> str:
-        return str(self.module.operation.get_asm(enable_debug_info=False))
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For pickle: the module as text."""
-        kept = {name: value for name, value in vars(self).items() if name not in ("context", "module")}
-        kept |= {name: tree_like(kept[name]) for name in _SPECS}
-        return {**kept, "text": self.module.operation.get_asm(enable_debug_info=True)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        context = make_context()
-        module = ir.Module.parse(state["text"], context)
-        kept = {name: value for name, value in state.items() if name != "text"}
-        kept |= {name: structure_of(kept[name]) for name in _SPECS}
-        vars(self).update(kept, context=context, module=module)
-
-    def asm(self, *, locations: bool = True) -> str:
-        """The IR as text, with locations behind every op."""
-        return str(self.module.operation.get_asm(enable_debug_info=locations, pretty_debug_info=locations))
 
 
 def import_graph(program: Any) -> Graph:
@@ -109,6 +63,7 @@ class Importer:
         self._values: dict[Any, ir.Value] = {}
         self._arguments: dict[Any, dict[str, ir.Attribute]] = {}
         self._parameters: dict[str, torch.Tensor] = {}
+        self._computed: set[str] = set()
         self._limits: dict[Any, tuple[Any, Any]] = {}
         # Nodes that stay in torch, with the first node on the way that could not be taken.
         self._left: dict[Any, Any] = {}
@@ -134,7 +89,10 @@ class Importer:
         names = tuple(node.name for node in self._inputs)
         specs = signature.in_spec, signature.out_spec
         frozen = self._frozen(names)
-        return Graph(self._context, self.module, self._parameters, head, tail, names, frozen, *specs)
+        held = {node.name: node.meta["spconv_name"] for node in self._constants if "spconv_name" in node.meta}
+        computed = frozenset(self._computed)
+        given_by = Ir.of(self._context, self.module)
+        return Graph(given_by, self._parameters, head, tail, names, frozen, *specs, held, computed)
 
     def _frozen(self, names: Sequence[str]) -> dict[int, Any]:
         """The inputs that torch.export takes for constants."""
@@ -277,16 +235,21 @@ class Importer:
     def parameter(self, node: Any, value: Any, element: str | None = None) -> ir.Value:
         """A known tensor as a value, under its name in the model."""
         tensor = self.constant(node, value)
-        name = value.meta.get("spconv_name", value.name)
+        name = value.meta.get("spconv_name", OWN + value.name)
         self._parameters[name] = tensor
+        if "spconv_name" not in value.meta:
+            self._computed.add(name)
         kind = _ELEMENTS.get(tensor.dtype) if element is None else element
         if kind is None:
             raise refuse(node, f"{name} is {tensor.dtype}", ", ".join(_ELEMENTS.values()))
         return parameter(name, ir.RankedTensorType.get(list(tensor.shape), element_named(kind)))
 
-    def derived(self, name: str, tensor: torch.Tensor) -> ir.Value:
-        """A tensor made of parameters, under a name of its own."""
+    def derived(self, name: str, tensor: torch.Tensor, *, computed: bool = True) -> ir.Value:
+        """A tensor under a name of its own: computed of parameters, or of a number in the program."""
+        name = OWN + name
         self._parameters[name] = tensor.contiguous()
+        if computed:
+            self._computed.add(name)
         type_ = ir.RankedTensorType.get(list(tensor.shape), element_named(_ELEMENTS[tensor.dtype]))
         return parameter(name, type_)
 
@@ -308,10 +271,17 @@ class Importer:
         count = ir.RankedTensorType(self.row_type(node)).get_dim_size(1)
         if given.numel() not in (1, count) or (given.dim() > 0 and given.shape[-1] != given.numel()):
             raise Left(f"{value} has shape {list(given.shape)}, not one number or one per channel [{count}]")
+        if factor == 1 and given.shape == (count,) and self._is_own(value):
+            return self.parameter(node, value, "f32")
         numbers = (given.double() * factor).reshape(-1).expand(count)
         # Equal ones have one name, so that cse finds them.
         name = f"{float(numbers[0])}.{count}" if given.numel() == 1 else f"{node.name}.{what}"
-        return self.derived(name, numbers.float())
+        return self.derived(name, numbers.float(), computed=not isinstance(value, (int, float)))
+
+    @staticmethod
+    def _is_own(value: Any) -> bool:
+        """Whether a known value is a floating parameter or buffer of the model itself."""
+        return isinstance(value, torch.fx.Node) and "spconv_name" in value.meta and _meta(value).dtype in _ELEMENTS
 
     def numbers(self, node: Any, values: Any) -> tuple[int, int, int]:
         """Three numbers that are known."""

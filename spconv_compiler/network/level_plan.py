@@ -80,7 +80,7 @@ def _takes(kernel: Any, map_: MapPlan) -> bool:
     """Whether a kernel reads its map as these are: rows sorted by masks, in blocks of 256."""
     taps = math.prod(map_.geometry.kernel_size)
     names = {launch.kernel for launch in kernel.artifact.plan.launches if launch.group == "pairs"}
-    return f"arrange_t{taps}_i{SORT_ITEMS}" in names
+    return any(name.startswith(f"arrange_t{taps}_i{SORT_ITEMS}") for name in names)
 
 
 def launches(plan: NetworkPlan, kernels: Sequence[Any], together: LevelPlan | None) -> tuple[list[int], int]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pathlib
 import re
 import traceback
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spconv_compiler.bindings import ir
 from spconv_compiler.errors import InputError
+
+if TYPE_CHECKING:
+    from spconv_compiler.bindings import ir
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 # Frames of the libraries between a user's line and the op.
@@ -48,6 +50,8 @@ def user_line(error: BaseException) -> Line:
 
 def location_of(node: Any) -> ir.Location:
     """The line as a location: loc("module"("file":line:0)); in the current context."""
+    from spconv_compiler.bindings import ir
+
     line = line_of(node)
     place = ir.Location.file(line.file, line.line, 0) if line.file else ir.Location.unknown()
     return ir.Location.name(line.module or node.name, childLoc=place)

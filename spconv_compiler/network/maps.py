@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from spconv_compiler.arrays import Array
 from spconv_compiler.coordinates import Box, check_box, check_coords, with_batch
 from spconv_compiler.driver import load_conv
+from spconv_compiler.errors import InputError
 from spconv_compiler.map_request import MapRequest, map_request
 from spconv_compiler.network.plan import NetworkPlan
 from spconv_compiler.pytorch.coords import union_rows
@@ -50,13 +52,22 @@ class RunMaps:
             elif level.union is not None:
                 self.coords[number] = union_rows([self.coords[part] for part in level.union])
             elif level.map is not None:
-                source = self.coords[plan.maps[level.map].reads]
-                self._states[level.map] = state = make_map(requests[level.map], source)
+                reads = plan.maps[level.map].reads
+                with self._rows_of(reads):
+                    self._states[level.map] = state = make_map(requests[level.map], self.coords[reads])
                 self.coords[number] = state.out_coords
 
     def rows(self, level: int) -> int:
         """How many voxels a level has."""
         return int(self.coords[level].shape[0])
+
+    @contextlib.contextmanager
+    def _rows_of(self, level: int) -> Iterator[None]:
+        """Says in errors which of several coordinate tensors the rows are of that they name."""
+        try:
+            yield
+        except InputError as error:
+            raise InputError(f"{self._plan.levels[level].name}: {error}") from error
 
     def check_limits(self, kernel: Any) -> None:
         """Checks that the coordinates of arguments lie where the network's layers say; `kernel` finds their boxes.
@@ -66,7 +77,8 @@ class RunMaps:
         """
         for number, level in enumerate(self._plan.levels):
             if level.argument is not None and self._points[number].shape[0] > 0:
-                check_box(self._box(number, kernel), self._points[number], level.shape, level.batches)
+                with self._rows_of(number):
+                    check_box(self._box(number, kernel), self._points[number], level.shape, level.batches)
 
     def _box(self, level: int, kernel: Any) -> Box:
         if level not in self._boxes:
@@ -93,7 +105,9 @@ class RunMaps:
         if key not in self._pairs:
             state = self._state(number)
             wide = state.kernel(kernel.options.operation, inverse, dict(more))
-            found = state.pairs_for(wide, self.coords[self._plan.maps[number].reads], inverse=inverse)
+            reads = self._plan.maps[number].reads
+            with self._rows_of(reads):
+                found = state.pairs_for(wide, self.coords[reads], inverse=inverse)
             self._pairs[key] = found.buffers, state.symbols
             self._count(_bytes_of(found.buffers))
         return self._pairs[key]
@@ -112,7 +126,8 @@ class RunMaps:
             wide = kernel
             if kernel.key_width(box) == 64:
                 wide = load_conv(dataclasses.replace(kernel.options, key_width=64)).on(self._array(level).device)
-            self._built[key] = built = wide.build_map(self._array(level), box)
+            with self._rows_of(level):
+                self._built[key] = built = wide.build_map(self._array(level), box)
             self._count(_bytes_of(built.buffers))
         return self._built[key]
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import torch
+
 from spconv_compiler import env
 from spconv_compiler.bindings import ir
+from spconv_compiler.network.overflow import keep_large
 from spconv_compiler.passes.base import Pass, Upstream
 from spconv_compiler.passes.registry import pass_class
 from spconv_compiler.pipeline import Stage
@@ -28,12 +33,22 @@ def network_passes() -> tuple[Pass, ...]:
     )
 
 
-def optimize(module: ir.Module, context: ir.Context, passes: tuple[Pass, ...] | None = None) -> None:
+def optimize(
+    module: ir.Module,
+    context: ir.Context,
+    passes: tuple[Pass, ...] | None = None,
+    parameters: Mapping[str, torch.Tensor] | None = None,
+) -> None:
     """Runs passes, by default all, on `module`; SPCONV_PRINT_AFTER and SPCONV_VERIFY hold here too.
+
+    Args:
+        parameters: if given, what would overflow with them is not folded (overflow.py).
 
     Raises:
         PassError, VerifyError: a pass refuses the module, or leaves it wrong.
     """
     runner = Runner(verify=env.VERIFY.get(), print_after=env.PRINT_AFTER.get())
     with context, ir.Location.unknown():
+        if parameters is not None:
+            keep_large(module, parameters)
         runner.run_stages(module, [Stage("spconv", "spconv", network_passes() if passes is None else passes)])

@@ -10,18 +10,15 @@ import torch
 
 from spconv_compiler.coordinates import Box
 from spconv_compiler.errors import LaunchError
-from spconv_compiler.network.plan import NetworkPlan
+from spconv_compiler.network.plan import NetworkPlan, Step
 from spconv_compiler.runtime.device import Buffer, TorchDevice
 from spconv_compiler.runtime.gpu_plan import GpuPlan
+from spconv_compiler.sparse_options import ON_ROWS
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 COORD_BYTES = 16
 # Words of a level's count: rows that are there, rows that would be there with room for all.
 COUNT_WORDS, KEPT, ALL = 2, 0, 1
-# Words of the limits of a level's coordinates: the least of every column, the largest of every column.
-COLUMNS = 4
-LIMIT_WORDS = 2 * COLUMNS
-NOWHERE = -1
 _CONVOLUTIONS = ("subm_conv", "conv")
 
 
@@ -59,11 +56,36 @@ class Launches:
 
 
 @dataclasses.dataclass(frozen=True)
+class Joined:
+    """Rows of several values side by side: copies of columns.
+
+    Attributes:
+        parts: where each value lies, and the bytes of its rows. rows: how many there are.
+    """
+
+    parts: tuple[tuple[Place, int], ...]
+    out: Place
+    rows: int
+
+    def queue(self, device: TorchDevice, stream: int) -> None:
+        """Queues the copies."""
+        pitch, place = sum(size for _, size in self.parts), self.out.pointer
+        for part, size in self.parts:
+            device.copy_columns(place, pitch, part.pointer, size, size, self.rows, stream)
+            place += size
+
+
+@dataclasses.dataclass(frozen=True)
 class OnRows:
     """An op on rows, done by torch: run(operands) gives what goes to `out`."""
 
     run: Callable[[], torch.Tensor]
     out: Place
+
+
+@dataclasses.dataclass(frozen=True)
+class Counted:
+    """From here on all levels are there, and their numbers known."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +97,11 @@ class Queue:
 
     def allocate_all(self, sizes: Mapping[str, int]) -> Mapping[str, Buffer]:
         raise LaunchError(f"{', '.join(sizes)} have no place: everything has one before it is queued")
+
+
+def in_torch(step: Step) -> bool:
+    """Whether torch does a step: an op on rows that is no concatenation."""
+    return step.operation in ON_ROWS and step.operation != "concat"
 
 
 def makes_levels(plan: NetworkPlan) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from spconv_compiler.arrays import ITEM_BYTES
 from spconv_compiler.geometry import ConvGeometry, Triple
-from spconv_compiler.network.recipes import Recipe
+from spconv_compiler.network.recipes import Recipe, evaluate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,3 +122,20 @@ class NetworkPlan:
         end = "" if step.options.get("activation", "none") == "none" else f", {step.options['activation']}"
         out = self.values[step.out]
         return f"v{step.out} = {step.operation}({given}){over}{end} → {out.channels} {out.dtype}   # {step.name}"
+
+
+def without_numbers(plan: NetworkPlan) -> NetworkPlan:
+    """The plan without tensors of parameters; recipes say how they are made."""
+    return dataclasses.replace(plan, steps=tuple(dataclasses.replace(step, numbers=()) for step in plan.steps))
+
+
+def with_numbers(
+    plan: NetworkPlan, tensors: Mapping[str, torch.Tensor], known: dict[Recipe, torch.Tensor]
+) -> NetworkPlan:
+    """The plan with the numbers that its recipes make of a model's tensors; arguments and errors as for evaluate."""
+
+    def filled(step: Step) -> Step:
+        numbers = tuple((name, evaluate(recipe, tensors, known)) for name, recipe in step.recipes)
+        return dataclasses.replace(step, numbers=numbers)
+
+    return dataclasses.replace(plan, steps=tuple(map(filled, plan.steps)))

@@ -1,9 +1,10 @@
 """When a network on a GPU is queued as one, and how much room its graphs have.
 
 The first call runs step by step and says how many voxels the levels have. The second finds room for as many and an
-eighth more, queues everything in places that stay, and captures it; from then on a call copies its frame into place,
-launches the graphs and waits once, for the numbers of voxels. More voxels than there is room for run step by step; the
-room of their level is doubled, and the next call captures anew.
+eighth more, queues everything in places that stay, and captures it; from then on a call brings its frame into place,
+launches the graphs and waits once: for the check of its coordinates, and for the numbers of voxels where levels are
+made, not for the convolutions. More voxels than there is room for run step by step; the room of their level is doubled,
+and the next call captures anew. Calls that are like earlier ones take a shorter way (quick.py).
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from spconv_compiler.arrays import Array
 from spconv_compiler.compiler import compile_options
 from spconv_compiler.coordinates import check_coords, with_batch
 from spconv_compiler.errors import InputError, LaunchError
+from spconv_compiler.frame_options import FrameOptions
 from spconv_compiler.map_request import MapRequest
 from spconv_compiler.network.boundary import TorchPart
 from spconv_compiler.network.captured import CapturedNetwork
 from spconv_compiler.network.dense_tail import padded_tail
-from spconv_compiler.network.places import ALL, COLUMNS, COORD_BYTES, COUNT_WORDS, LIMIT_WORDS, makes_levels
+from spconv_compiler.network.intake import aligned
+from spconv_compiler.network.places import ALL, COORD_BYTES, COUNT_WORDS, makes_levels
 from spconv_compiler.network.plan import NetworkPlan
+from spconv_compiler.network.quick import QuickCall, quick_call
 from spconv_compiler.network.steps import StepNetwork
 from spconv_compiler.runtime.calls import tensor_call
 from spconv_compiler.targets import GpuTarget, get_target
@@ -58,11 +62,14 @@ class Replay:
         self._plan, self._steps, self._requests, self._tail = plan, steps, requests, tail
         self._padded = padded_tail(tail, plan)
         self._never = _why_never(plan, steps, keep_maps)
-        if self._never is None and makes_levels(plan) and steps.level_plan is not None:
-            compile_options(steps.level_plan.options)
+        if self._never is None:
+            compile_options(FrameOptions(steps.target))
+            if makes_levels(plan) and steps.level_plan is not None:
+                compile_options(steps.level_plan.options)
         self._room: list[int] | None = None
         self._captured: dict[int, CapturedNetwork] = {}
         self._lock = threading.Lock()
+        self._quick: QuickCall | None = None
         self.reason: str | None = None
         self.graphs = 0
         self.on = self.together = True
@@ -83,6 +90,30 @@ class Replay:
                 pairs = zip(rows, wanted, before, strict=True)
                 self._room = [max(new, 2 * old) if count > old else old for count, new, old in pairs]
                 self._captured.clear()
+                self._quick = None
+
+    def quick(self, args: Sequence[Any]) -> Any:
+        """The only result of a call with these arguments, all of them tensors; None where `run` has to take it.
+
+        Raises:
+            LaunchError: the device refuses or fails.
+        """
+        if self._quick is None:
+            return None
+        with self._lock:
+            # Another thread may have given it up.
+            if self._quick is None or not self.on:
+                return None
+            made = self._quick(args)
+            self.reason, self.graphs = None, int(made is not None)
+            return made
+
+    def learn(self, head: TorchPart, args: Sequence[Any]) -> None:
+        """After a call with arguments that are all tensors: lets the next ones be quick, where they can be."""
+        with self._lock:
+            if self._quick is None and len(self._captured) == 1 and self._padded is None and self.graphs:
+                (found,) = self._captured.values()
+                self._quick = quick_call(self._plan, found, head, self._tail, args)
 
     def run(
         self, coords: Mapping[int, Any], values: Mapping[int, Array], leaves: Sequence[Any]
@@ -96,7 +127,8 @@ class Replay:
         Raises:
             LaunchError: the device refuses or fails.
         """
-        points = {level: with_batch(check_coords(tensor, on_gpu=True)) for level, tensor in coords.items()}
+        points = {level: aligned(with_batch(check_coords(tensor, on_gpu=True))) for level, tensor in coords.items()}
+        values = {number: aligned(array) for number, array in values.items()}
         with self._lock:
             self.graphs = 0
             self.reason = self._why_not(points, values)
@@ -134,32 +166,39 @@ class Replay:
             except (InputError, LaunchError) as error:
                 self._never = self.reason = str(error)
                 return None
-            found.place(points, values, call.stream)
-            made = found.run(values, call.stream)
-            rows = {level: array.shape[0] for level, array in points.items()}
             outputs = copies = None
-            if self._padded is not None:
-                outputs = self._padded([*(found.tensor(kind, number) for kind, number in self._plan.results), *leaves])
-            else:
-                copies = [
-                    made[number]
-                    if kind == "value" and number in made
-                    else self._copy(found, kind, number, rows, call.stream)
-                    for kind, number in self._plan.results
-                ]
+            try:
+                copies = self._queue(found, points, values, call.stream)
+                if self._padded is not None:
+                    outputs = self._padded([*copies, *leaves])
+            finally:
+                found.finish(call.stream)
             counts = self._numbers(found, points)
             if counts is None:
                 return None
             self._capture(found)
-            if copies is not None:
+            if outputs is None:
                 results = [
                     copy.narrow(0, 0, counts[self._level_of(kind, number)])
                     for copy, (kind, number) in zip(copies, self._plan.results, strict=True)
                 ]
                 outputs = self._tail([*results, *leaves])
-        assert outputs is not None
         self.graphs = found.graphs
         return outputs, counts
+
+    def _queue(
+        self, found: CapturedNetwork, points: Mapping[int, Array], values: Mapping[int, Array], stream: int
+    ) -> list[Any]:
+        """Queues a call; the plan's results, which are the network's own memory where the tail takes all rows."""
+        found.place(points, values, stream)
+        made = found.run(values, stream)
+        if self._padded is not None:
+            return [found.tensor(kind, number) for kind, number in self._plan.results]
+        rows = {level: array.shape[0] for level, array in points.items()}
+        return [
+            made[number] if kind == "value" and number in made else self._copy(found, kind, number, rows, stream)
+            for kind, number in self._plan.results
+        ]
 
     def _find(self, call: Any, first: Array) -> CapturedNetwork:
         index = call.device.index
@@ -190,24 +229,21 @@ class Replay:
         return made
 
     def _numbers(self, found: CapturedNetwork, points: Mapping[int, Array]) -> list[int] | None:
-        """Rows of the levels, once the work is done; None where a level has no room, or coordinates are out of range.
+        """Rows of the levels; None where a level has no room, or coordinates are out of range.
 
-        This is the call's only wait.
+        This is the call's only wait: for the levels, not for what is made of them.
         """
-        at = COUNT_WORDS * len(self._plan.levels)
-        for array, limits in zip(points.values(), found.limits, strict=True):
-            torch.aminmax(array.source, dim=0, out=limits)
-        words = found.status.tolist()
-        counts = words[ALL : COUNT_WORDS * len(self._plan.levels) : COUNT_WORDS]
+        outside, words = found.intake.wait()
+        for level, count in zip(points, outside, strict=True):
+            if count:
+                self.reason = f"coords of {self._plan.levels[level].name} are out of range"
+                return None
+        counts = words[ALL::COUNT_WORDS] or [0] * len(found.room)
+        for level, array in points.items():
+            counts[level] = array.shape[0]
         for level, (count, room) in enumerate(zip(counts, found.room, strict=True)):
             if count > room:
                 self.reason = self._outgrown(level, count)
-                return None
-        for level in points:
-            box, low, high = found.levels[level].box, words[at : at + COLUMNS], words[at + COLUMNS : at + LIMIT_WORDS]
-            at += LIMIT_WORDS
-            if min(low) < 0 or any(value > most for value, most in zip(high, box.high, strict=True)):
-                self.reason = f"coords of {self._plan.levels[level].name} are out of range"
                 return None
         return counts
 

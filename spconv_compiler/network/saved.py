@@ -15,25 +15,26 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
 from spconv_compiler import bundle
 from spconv_compiler.artifact import Artifact
 from spconv_compiler.errors import InputError
+from spconv_compiler.frame_options import FrameOptions
+from spconv_compiler.network.arguments import as_arguments, structure_of, tree_like
 from spconv_compiler.network.boundary import TorchPart
 from spconv_compiler.network.compile import Network, _compile_kernels
 from spconv_compiler.network.kernels import Options, is_on_rows, step_options
 from spconv_compiler.network.level_plan import level_plan
 from spconv_compiler.network.memory import assign_slots
-from spconv_compiler.network.plan import NetworkPlan
+from spconv_compiler.network.plan import NetworkPlan, with_numbers, without_numbers
 from spconv_compiler.network.portable import from_plain, to_plain
-from spconv_compiler.network.recipes import Recipe, evaluate
+from spconv_compiler.network.recipes import Recipe
 from spconv_compiler.options import CompileOptions
-from spconv_compiler.schedules.mappers import Z_DELTA
+from spconv_compiler.schedules.mappers import COARSE_ASCENDING, COARSE_KEYS, SORTED_CANDIDATES, Z_DELTA
 from spconv_compiler.targets import CpuTarget, get_target
 
 KERNELS, _NETWORK = "kernels", "network.pt"
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +77,7 @@ def export_network(
         CompileError, ToolchainError: see compile_conv.
     """
     from spconv_compiler.network.build import build_plan
-    from spconv_compiler.network.export import as_arguments, export
+    from spconv_compiler.network.export import export
     from spconv_compiler.network.importer import import_graph
     from spconv_compiler.network.passes import optimize, sharing_passes
 
@@ -84,24 +85,24 @@ def export_network(
     graph = import_graph(export(model, as_arguments(example, kwargs), kwargs))
     optimize(graph.module, graph.context, sharing_passes())
     eager = build_plan(graph)
-    optimize(graph.module, graph.context)
+    optimize(graph.module, graph.context, parameters=graph.parameters)
     plan = build_plan(graph)
     root = pathlib.Path(folder)
     _compile_kernels(plan, name, None)
     count = bundle.export_kernels(root / KERNELS, kernels_of(plan, name))
-    names = {recipe.name for step in plan.steps for _, top in step.recipes for recipe in _parts(top)}
-    known = model.state_dict()
+    names = {recipe.name for step in plan.steps for _, top in step.recipes for recipe in _parts(top)} - {""}
+    known = model.state_dict().keys()
     state = {
         "format": _FORMAT,
         "target": name,
-        "plan": _without_numbers(plan),
-        "eager": _without_numbers(eager),
+        "plan": without_numbers(plan),
+        "eager": without_numbers(eager),
         "head": to_plain(graph.head),
         "tail": to_plain(graph.tail),
         "inputs": graph.inputs,
         "frozen": dict(graph.frozen),
-        "specs": [_pytree.treespec_dumps(spec) for spec in (graph.in_spec, graph.out_spec)],
-        "tensors": {item: graph.parameters[item].cpu() for item in names - {""} if item not in known},
+        "specs": [tree_like(spec) for spec in (graph.in_spec, graph.out_spec)],
+        "tensors": {item: graph.parameters[item].cpu() for item in names if item not in known},
     }
     try:
         torch.save(state, root / _NETWORK)
@@ -129,8 +130,8 @@ def load_network(
     if not isinstance(state, dict) or state.get("format") != _FORMAT:
         raise InputError(f"{root / _NETWORK} is of another version; accepted: what this version has written")
     tensors, known = {**state["tensors"], **parameters}, dict[Recipe, torch.Tensor]()
-    plan, eager = (_with_numbers(state[name], tensors, known) for name in ("plan", "eager"))
-    in_spec, out_spec = (_pytree.treespec_loads(text) for text in state["specs"])
+    plan, eager = (with_numbers(state[name], tensors, known) for name in ("plan", "eager"))
+    in_spec, out_spec = map(structure_of, state["specs"])
     head, tail = (from_plain(state[name]) for name in ("head", "tail"))
     graph: Any = TorchGraph(head, tail, state["inputs"], state["frozen"], in_spec, out_spec)
     bundle.add(root / KERNELS)
@@ -143,14 +144,14 @@ def load_network(
 def kernels_of(plan: NetworkPlan, target: str) -> list[Options]:
     """Every kernel that a plan may need on a target, each once.
 
-    Those of steps; and for the first step over every map, which builds it, also those with the other width of keys and,
-    for submanifold maps, with the other mapper. Maps of networks have no other makers.
+    Those of steps; and for the first step over every map, which builds it, also those with the other width of keys and
+    with the other mappers. Maps of networks have no other makers.
     """
     from spconv_compiler.compiler import compile_options
     from spconv_compiler.map_request import sparse_options
 
     on_cpu = isinstance(get_target(target), CpuTarget)
-    found: dict[Any, None] = {}
+    found: dict[Any, None] = {} if on_cpu else {FrameOptions(get_target(target).name): None}
     seen: set[tuple[Any, ...]] = set()
     loaded: list[Any] = []
     for step in plan.steps:
@@ -171,36 +172,22 @@ def kernels_of(plan: NetworkPlan, target: str) -> list[Options]:
     for map_ in plan.maps:
         if not map_.submanifold:
             for width in (32, 64):
-                found[sparse_options("outputs", map_.geometry, target, key_width=width)] = None
+                made = sparse_options("outputs", map_.geometry, target, key_width=width)
+                found[made] = None
+                if not on_cpu:
+                    found[dataclasses.replace(made, mapper=SORTED_CANDIDATES)] = None
     return list(found)
 
 
 def _makers(options: Options, on_cpu: bool) -> Iterator[Options]:
+    others = () if on_cpu else (Z_DELTA,) if isinstance(options, CompileOptions) else (COARSE_KEYS, COARSE_ASCENDING)
     for width in (32, 64):
         yield (wide := dataclasses.replace(options, key_width=width))
-        if isinstance(wide, CompileOptions) and not on_cpu:
-            yield dataclasses.replace(wide, mapper=Z_DELTA)
+        for mapper in others:
+            yield dataclasses.replace(wide, mapper=mapper)
 
 
 def _parts(recipe: Recipe) -> Iterator[Recipe]:
     yield recipe
     for operand in recipe.operands:
         yield from _parts(operand)
-
-
-def _without_numbers(plan: NetworkPlan) -> NetworkPlan:
-    return dataclasses.replace(plan, steps=tuple(dataclasses.replace(step, numbers=()) for step in plan.steps))
-
-
-def _with_numbers(
-    plan: NetworkPlan, tensors: Mapping[str, torch.Tensor], known: dict[Recipe, torch.Tensor]
-) -> NetworkPlan:
-    return dataclasses.replace(
-        plan,
-        steps=tuple(
-            dataclasses.replace(
-                step, numbers=tuple((name, evaluate(recipe, tensors, known)) for name, recipe in step.recipes)
-            )
-            for step in plan.steps
-        ),
-    )

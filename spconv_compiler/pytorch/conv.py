@@ -180,14 +180,11 @@ class SparseConvolution(SparseModule):
             if found is None:
                 notes = {**notes, self.indice_key: note_of(self, x, x.indices, coords, x.spatial_shape)}
             else:
-                mine = {"kernel_size": self.kernel_size, "dilation": self.dilation, "spatial_shape": x.spatial_shape}
-                check_subm(self, self.indice_key, found, mine, x.indices)
+                check_subm(self, self.indice_key, found, x)
                 coords = coords if torch.compiler.is_compiling() else found.coords
         dilation = axes3(self.dilation, 1)
         out = calls.subm_conv3d(features, coords, weight, bias, dilation, x.shape3, x.batch_size, activation)
-        made = x.replace_feature(out)
-        made.indice_dict = notes
-        return made
+        return x.filled(out, notes)
 
     def _strided(
         self, x: SparseConvTensor, features: Tensor, weight: Tensor, bias: Tensor | None, activation: str

@@ -164,6 +164,12 @@ class SparseConvTensor:
     def __iadd__(self, other: SparseConvTensor | Tensor) -> SparseConvTensor:
         raise InputError("features are not changed in place; accepted: x = x + other")
 
+    def filled(self, features: Tensor, indice_dict: dict[str, IndiceData]) -> SparseConvTensor:
+        """What a layer makes of this at the same voxels."""
+        if torch.compiler.is_compiling():
+            return self._with(features, self.indices, self._wide, self.spatial_shape, indice_dict)
+        return self._made(features, self.indices, self._wide, self.spatial_shape, indice_dict)
+
     def moved(
         self,
         features: Tensor,
@@ -173,7 +179,9 @@ class SparseConvTensor:
         indice_dict: dict[str, IndiceData],
     ) -> SparseConvTensor:
         """What a layer makes of this at other voxels: indices [M, 1 + ndim], and the same as coords [M, 4]."""
-        return self._with(features, indices, (indices, coords), spatial_shape, indice_dict)
+        if torch.compiler.is_compiling():
+            return self._with(features, indices, (indices, coords), spatial_shape, indice_dict)
+        return self._made(features, indices, (indices, coords), spatial_shape, indice_dict)
 
     def _with(
         self,
@@ -188,8 +196,18 @@ class SparseConvTensor:
             made = SparseConvTensor(features, indices, spatial_shape, self.batch_size, *more)
             made.benchmark_record, made.force_algo, made._wide = self.benchmark_record, self.force_algo, wide
             return made
-        # The same, without checking once more what self was checked for: layers make many of these.
         _check_features(features, indices)
+        return self._made(features, indices, wide, spatial_shape, indice_dict)
+
+    def _made(
+        self,
+        features: Tensor,
+        indices: Tensor,
+        wide: tuple[Tensor, Tensor] | None,
+        spatial_shape: Shape,
+        indice_dict: dict[str, IndiceData],
+    ) -> SparseConvTensor:
+        """The same without checks, which cost what a layer's other Python does: layers make many of these."""
         made = SparseConvTensor.__new__(SparseConvTensor)
         made._features, made.indices, made._wide = features, indices, wide
         made.spatial_shape, made.batch_size = spatial_shape and list(spatial_shape), self.batch_size
@@ -240,7 +258,10 @@ def _check_features(features: Any, indices: Tensor) -> None:
     if features.dim() != 2:
         raise InputError(f"features have shape {list(features.shape)}; accepted: [N, C]")
     if torch.compiler.is_compiling():
-        torch._check(features.shape[0] == indices.shape[0])  # type: ignore[no-untyped-call]
+        equal = features.shape[0] == indices.shape[0]
+        # A plain True needs no note; torch would import its tracer to take it.
+        if equal is not True:
+            torch._check(equal)  # type: ignore[no-untyped-call]
     elif features.shape[0] != indices.shape[0]:
         rows = f"features have {features.shape[0]} rows but indices have {indices.shape[0]}"
         raise InputError(f"{rows}; accepted: as many of each")

@@ -34,7 +34,7 @@ def sparse_add(*tensors: SparseConvTensor) -> SparseConvTensor:
         return _over_union(first, tensors)
     indices = torch.cat([x.indices for x in tensors])
     features = torch.cat([x.features for x in tensors])
-    low, sizes = _box(first, indices)
+    low, sizes = _box(tensors, indices)
     distinct, place = torch.unique(pack_rows(indices, low, sizes), return_inverse=True)
     out = features.new_zeros((distinct.shape[0], features.shape[1])).index_add(0, place, features)
     union = unpack_rows(distinct, low, sizes)
@@ -70,8 +70,9 @@ def _check_alike(tensors: tuple[SparseConvTensor, ...]) -> SparseConvTensor:
     return first
 
 
-def _box(first: SparseConvTensor, indices: Tensor) -> tuple[list[int], list[int]]:
-    """(lowest, sizes) per column of a box around all indices: what a key counts in."""
+def _box(tensors: tuple[SparseConvTensor, ...], indices: Tensor) -> tuple[list[int], list[int]]:
+    """(lowest, sizes) per column of a box around all indices, those of all tensors: what a key counts in."""
+    first = tensors[0]
     if first.spatial_shape is not None:
         sizes = [first.batch_size, *first.spatial_shape]
         low = [0] * len(sizes)
@@ -79,7 +80,13 @@ def _box(first: SparseConvTensor, indices: Tensor) -> tuple[list[int], list[int]
         outside = ((indices < 0) | (indices >= limits)).any(1)
         if bool(outside.any()):
             row = int(outside.int().argmax())
-            raise InputError(f"sparse_add: index {indices[row].tolist()} is out of range; accepted: < {sizes}")
+            found, operand = indices[row].tolist(), 0
+            while row >= tensors[operand].indices.shape[0]:
+                row, operand = row - tensors[operand].indices.shape[0], operand + 1
+            raise InputError(
+                f"sparse_add: {int(outside.sum())} indices are out of range, the first in row {row} of operand "
+                f"{operand}: {found}; accepted: 0 ≤ each < {sizes}"
+            )
     elif indices.shape[0] == 0:
         low, sizes = [0] * indices.shape[1], [1] * indices.shape[1]
     else:

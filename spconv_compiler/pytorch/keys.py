@@ -74,16 +74,20 @@ def check_unwritten(layer: Described, key: str, found: IndiceData | None) -> Non
         )
 
 
-def check_subm(layer: Described, key: str, found: IndiceData, expected: dict[str, Any], indices: Tensor) -> None:
-    """A submanifold layer that finds a note: same kernel, dilation, spatial_shape and coordinates."""
+def check_subm(layer: Any, key: str, found: IndiceData, x: Any) -> None:
+    """A submanifold layer over x that finds a note: same kernel, dilation, spatial_shape and coordinates."""
+    same = found.ksize == layer.kernel_size and found.dilation == layer.dilation
+    if same and found.is_subm and found.indices is x.indices and found.spatial_shape == x.spatial_shape:
+        return
     if not found.is_subm:
         raise InputError(
             f"{_written(layer, key, found)}, which is not submanifold; accepted: a key of submanifold layers over the "
             "same voxels, or another key"
         )
     noted = {"kernel_size": found.ksize, "dilation": found.dilation, "spatial_shape": found.spatial_shape}
+    expected = {"kernel_size": layer.kernel_size, "dilation": layer.dilation, "spatial_shape": x.spatial_shape}
     _compare(layer, key, found, noted, expected)
-    _check_rows(layer, key, found, found.indices, indices, "the voxels that the key was written for")
+    _check_rows(layer, key, found, found.indices, x.indices, "the voxels that the key was written for")
 
 
 def check_inverse(

@@ -29,18 +29,20 @@ def check_operands(layer: Any, x: Any) -> tuple[Tensor, Tensor, Tensor | None]:
     Raises:
         InputError: channels, devices or dtypes do not fit; the message names the layer.
     """
-    features, weight, bias = x.features, layer.weight, layer.bias
+    features, held = x.features, layer._parameters
+    # nn.Module finds what is no plain attribute in a microsecond; a parametrized weight is no parameter.
+    weight = held["weight"] if "weight" in held else layer.weight
+    bias = held["bias"] if "bias" in held else layer.bias
     if features.shape[1] != layer.in_channels:
         found = f"features have {features.shape[1]} channels"
         raise InputError(f"{layer.describe()}: {found}; accepted: in_channels={layer.in_channels}")
-    device = features.device
-    if weight.device != device or x.indices.device != device:
-        raise InputError(
-            f"{layer.describe()}: features are on {device}, indices on {x.indices.device} and the weight on "
-            f"{weight.device}; accepted: one device for all (move the model or the SparseConvTensor's tensors)"
-        )
-    if torch.is_autocast_enabled(device.type):
-        dtype = torch.get_autocast_dtype(device.type)
+    # Asking for names of devices takes longer than the rest of this.
+    on_cpu = features.is_cpu and weight.is_cpu and x.indices.is_cpu
+    if not on_cpu:
+        _check_devices(layer, features, weight, x.indices)
+    kind = "cpu" if on_cpu else features.device.type
+    if torch.is_autocast_enabled(kind):
+        dtype = torch.get_autocast_dtype(kind)
         if features.dtype in _DTYPES:
             features, weight = features.to(dtype), _cast(weight, dtype)
             bias = None if bias is None else _cast(bias, dtype)
@@ -50,6 +52,15 @@ def check_operands(layer: Any, x: Any) -> tuple[Tensor, Tensor, Tensor | None]:
             "float32, both bfloat16 or both float16 (convert one of them, or run under torch.autocast)"
         )
     return features, weight, bias
+
+
+def _check_devices(layer: Any, features: Tensor, weight: Tensor, indices: Tensor) -> None:
+    device = features.device
+    if weight.device != device or indices.device != device:
+        raise InputError(
+            f"{layer.describe()}: features are on {device}, indices on {indices.device} and the weight on "
+            f"{weight.device}; accepted: one device for all (move the model or the SparseConvTensor's tensors)"
+        )
 
 
 def _cast(parameter: Tensor, dtype: torch.dtype) -> Tensor:

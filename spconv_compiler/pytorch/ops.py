@@ -81,15 +81,18 @@ def run_subm_conv3d(
     activation: str,
 ) -> Tensor:
     """subm_conv3d, where no gradient is asked for."""
+    # It takes any three whole numbers, and makes tuples of them.
+    step: Any = dilation
+    shape: Any = spatial_shape
     out: Tensor = api.subm_conv3d(
         coords,
         features,
         weight,
         bias,
-        dilation=three(dilation),
+        dilation=step,
         activation=activation,
-        spatial_shape=None if spatial_shape is None else three(spatial_shape),
-        batch_size=int(batch_size),
+        spatial_shape=shape,
+        batch_size=batch_size,
         target=current_target(),
     )
     return out
@@ -184,10 +187,14 @@ def _to_dense(features: Tensor, coords: Tensor, spatial_shape: Sequence[int], ba
         return dense
     # One thread of numpy: torch's threads wait for each other longer than this takes, above all on a busy machine.
     bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[features.element_size()]
-    cells = ((z * sizes[2] + y) * sizes[3] + x).numpy()
+    cells, batches = ((z * sizes[2] + y) * sizes[3] + x).numpy(), batch.numpy()
     rows, planes = (tensor.detach().view(bits).numpy() for tensor in (features, dense.flatten(2)))
+    if (cells[1:] < cells[:-1]).any():
+        # In order, what is written lies close together: up to twice as fast. Stable: of equal cells the last one stays.
+        order = cells.argsort(kind="stable")
+        cells, batches, rows = cells[order], batches[order], rows[order]
     for number, plane in enumerate(planes):
-        mine = slice(None) if sizes[0] == 1 else (batch == number).numpy()
+        mine = slice(None) if sizes[0] == 1 else batches == number
         plane[:, cells[mine]] = rows[mine].T
     return dense
 

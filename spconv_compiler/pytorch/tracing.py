@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C import DispatchKey
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 _batch_norm: Any = torch.ops.aten.batch_norm.default
 _no_training: Any = torch.ops.aten._native_batch_norm_legit_no_training.default
@@ -36,6 +35,9 @@ def _traced_batch_norm(
     eps: float,
     cudnn_enabled: bool,
 ) -> Tensor:
+    # Only traces come here; torch's tracer takes half a second to import.
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
     if training or running_mean is None or running_var is None or not free_unbacked_symbols(input.shape):
         # Its kernel in C++, which asking the op again would not reach.
         plain: Tensor = _batch_norm._op_dk(

@@ -50,6 +50,12 @@ class ArgumentBlock:
         self._memory = ctypes.create_string_buffer(max(1, nbytes))
         self.address = ctypes.addressof(self._memory)
 
+    def slot(self, number: int) -> ctypes.c_uint64 | ctypes.c_uint32:
+        """Argument `number` in the block, 4 or 8 bytes: it is passed as its `value` says."""
+        slot = self._slots[number]
+        kind = ctypes.c_uint64 if slot.size == 8 else ctypes.c_uint32
+        return kind.from_buffer(self._memory, slot.offset)
+
     def fill(self, values: Sequence[int]) -> None:
         """Writes the arguments; a number may be negative.
 

@@ -10,6 +10,7 @@ from spconv_compiler.errors import LaunchError
 from spconv_compiler.runtime.cuda_library import (
     CAPTURE_THREAD_LOCAL,
     EVENT_DISABLE_TIMING,
+    HOST_PORTABLE_MAPPED,
     NOT_READY,
     STREAM_NON_BLOCKING,
     SUCCESS,
@@ -55,9 +56,9 @@ class Event(CudaOwned):
         flags = 0 if timing else EVENT_DISABLE_TIMING
         super().__init__(driver, driver.value(ctypes.c_void_p, "cuEventCreate", flags))
 
-    def record(self, stream: Stream) -> None:
-        """Sets the mark behind all work queued so far."""
-        self.driver.call("cuEventRecord", self.handle, stream.handle)
+    def record(self, stream: Stream | int) -> None:
+        """Sets the mark behind all work queued so far on a stream, or on that with a handle."""
+        self.driver.call("cuEventRecord", self.handle, stream if isinstance(stream, int) else stream.handle)
 
     def synchronize(self) -> None:
         """Waits until the mark is reached."""
@@ -92,6 +93,23 @@ class DeviceMemory(CudaOwned):
     def pointer(self) -> int:
         """Address on the device."""
         return self.handle
+
+
+class HostWords(CudaOwned):
+    """`count` words i32 of host memory that kernels can reach too; all are 0 at first.
+
+    Attributes:
+        words: as the host sees them. pointer: their address on the device. nbytes: their size.
+    """
+
+    releases = ("cuMemFreeHost",)
+
+    def __init__(self, driver: CudaContext, count: int) -> None:
+        self.nbytes = 4 * count
+        super().__init__(driver, driver.value(ctypes.c_void_p, "cuMemHostAlloc", self.nbytes, HOST_PORTABLE_MAPPED))
+        self.words = (ctypes.c_int32 * count).from_address(self.handle)
+        ctypes.memset(self.handle, 0, self.nbytes)
+        self.pointer = int(driver.value(ctypes.c_void_p, "cuMemHostGetDevicePointer_v2", self.handle, 0))
 
 
 class Graph(CudaOwned):

@@ -9,19 +9,22 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from spconv_compiler.errors import LaunchError
-from spconv_compiler.runtime.cuda import DeviceMemory, Graph, Stream, capture
+from spconv_compiler.runtime.cuda import DeviceMemory, Event, Graph, HostWords, Stream, capture
 from spconv_compiler.runtime.cuda_library import (
     INSTEAD,
     MAJOR,
+    MEMORY_DEVICE,
     MINOR,
     OUT_OF_MEMORY,
     POOL_RELEASE_THRESHOLD,
+    Copy2D,
     CudaContext,
     CudaError,
     CudaLibrary,
 )
 from spconv_compiler.runtime.cuda_module import Module
 from spconv_compiler.runtime.device import Buffer
+from spconv_compiler.runtime.prepared import DriverCalls, PreparedLaunch, quick
 
 _MAX_BYTES = 2**63 - 1
 _NAME_BYTES = 256
@@ -125,8 +128,38 @@ class CudaDevice:
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         self.driver.call("cuMemcpyDtoDAsync_v2", target, source, nbytes, stream)
 
+    def copy_columns(
+        self, target: int, target_pitch: int, source: int, source_pitch: int, width: int, rows: int, stream: int
+    ) -> None:
+        columns = Copy2D(
+            source_type=MEMORY_DEVICE,
+            source=source,
+            source_pitch=source_pitch,
+            target_type=MEMORY_DEVICE,
+            target=target,
+            target_pitch=target_pitch,
+            width=width,
+            rows=rows,
+        )
+        self.driver.call("cuMemcpy2DAsync_v2", ctypes.addressof(columns), stream)
+
     def fill_words(self, target: int, word: int, count: int, stream: int) -> None:
         self.driver.call("cuMemsetD32Async", target, word % 2**32, count, stream)
+
+    def calls(self) -> DriverCalls:
+        names = ("cuGraphLaunch", "cuEventRecord", "cuEventSynchronize")
+        return DriverCalls(*(quick(self.driver, name) for name in names))
+
+    def host_words(self, count: int) -> HostWords:
+        with self.current():
+            return HostWords(self.driver, count)
+
+    def event(self) -> Event:
+        with self.current():
+            return Event(self.driver)
+
+    def wait_event(self, stream: int, event: Event) -> None:
+        self.driver.call("cuStreamWaitEvent", stream, event.handle, 0)
 
     def capture(self, queue: Callable[[int], None]) -> Graph:
         with self.current(), Stream(self.driver) as stream:
@@ -145,6 +178,12 @@ class CudaDevice:
     ) -> None:
         values = [value if isinstance(value, int) else value.pointer for value in arguments]
         module.function(kernel).launch(grid, block, values, stream)
+
+    def prepare(
+        self, module: Module, kernel: str, grid: Sequence[int], block: int, arguments: Sequence[Buffer | int]
+    ) -> PreparedLaunch:
+        values = [value if isinstance(value, int) else value.pointer for value in arguments]
+        return module.function(kernel).prepare(grid, block, values)
 
     def synchronize(self, stream: int) -> None:
         self.driver.call("cuStreamSynchronize", stream)

@@ -11,7 +11,6 @@ import ctypes
 import functools
 import logging
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 from spconv_compiler import env
@@ -20,6 +19,8 @@ from spconv_compiler.errors import LaunchError
 SUCCESS, OUT_OF_MEMORY, NOT_READY = 0, 2, 600
 STREAM_NON_BLOCKING, EVENT_DISABLE_TIMING = 1, 2
 CAPTURE_THREAD_LOCAL = 1
+HOST_PORTABLE_MAPPED = 3
+MEMORY_DEVICE = 2
 POOL_RELEASE_THRESHOLD = 4
 # CUdevice_attribute: compute capability, multiprocessors; CUfunction_attribute: largest dynamic shared memory.
 MAJOR, MINOR, MULTIPROCESSORS = 75, 76, 16
@@ -54,9 +55,13 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuDeviceGetDefaultMemPool": (_out, _int),
     "cuMemPoolSetAttribute": (_pointer, _int, _pointer),
     "cuMemPoolTrimTo": (_pointer, _size),
+    "cuMemHostAlloc": (_out, _size, _uint),
+    "cuMemHostGetDevicePointer_v2": (_out, _pointer, _uint),
+    "cuMemFreeHost": (_pointer,),
     "cuMemcpyHtoDAsync_v2": (_address, _pointer, _size, _pointer),
     "cuMemcpyDtoHAsync_v2": (_pointer, _address, _size, _pointer),
     "cuMemcpyDtoDAsync_v2": (_address, _address, _size, _pointer),
+    "cuMemcpy2DAsync_v2": (_pointer, _pointer),
     "cuMemsetD8Async": (_address, ctypes.c_ubyte, _size, _pointer),
     "cuMemsetD32Async": (_address, _uint, _size, _pointer),
     "cuStreamCreate": (_out, _uint),
@@ -77,6 +82,29 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuGraphDestroy": (_pointer,),
     "cuGraphExecDestroy": (_pointer,),
 }
+
+
+class Copy2D(ctypes.Structure):
+    """CUDA_MEMCPY2D: rows of bytes from one place to another; types of memory are MEMORY_DEVICE here."""
+
+    _fields_ = [
+        ("source_x", _size),
+        ("source_y", _size),
+        ("source_type", _int),
+        ("source_host", _pointer),
+        ("source", _address),
+        ("source_array", _pointer),
+        ("source_pitch", _size),
+        ("target_x", _size),
+        ("target_y", _size),
+        ("target_type", _int),
+        ("target_host", _pointer),
+        ("target", _address),
+        ("target_array", _pointer),
+        ("target_pitch", _size),
+        ("width", _size),
+        ("rows", _size),
+    ]
 
 
 class CudaError(LaunchError):
@@ -132,6 +160,10 @@ class CudaLibrary:
         if code != SUCCESS:
             logging.getLogger("spconv_compiler").warning("%s", self.error(name, code))
 
+    def failed(self, call: str, code: int) -> CudaError:
+        """The exception for a call of `function` that has failed."""
+        return self.error(call, code)
+
     def error(self, call: str, code: int) -> CudaError:
         """The exception for a result."""
         texts = []
@@ -166,6 +198,7 @@ class CudaContext(CudaLibrary):
         self.device = int(library.value(_int, "cuDeviceGet", index))
         self._context = int(library.value(_pointer, "cuDevicePrimaryCtxRetain", self.device) or 0)
         self._inside = threading.local()
+        self._pushed = _Pushed(self, self._context, self._inside)
 
     def code(self, name: str, *arguments: Any) -> int:
         with self.current():
@@ -173,20 +206,28 @@ class CudaContext(CudaLibrary):
 
     def current(self) -> contextlib.AbstractContextManager[None]:
         """Makes the context the thread's current one in the block; what was current before is so again after."""
-        return _NOTHING if getattr(self._inside, "depth", 0) else self._pushed()
+        return _NOTHING if getattr(self._inside, "depth", 0) else self._pushed
 
-    @contextlib.contextmanager
-    def _pushed(self) -> Iterator[None]:
-        code = CudaLibrary.code(self, "cuCtxPushCurrent_v2", self._context)
+
+class _Pushed:
+    """A context as a thread's current one, from `with` to its end; it does not nest. One object serves all threads."""
+
+    def __init__(self, driver: CudaContext, context: int, inside: threading.local) -> None:
+        self._push, self._pop = driver.function("cuCtxPushCurrent_v2"), driver.function("cuCtxPopCurrent_v2")
+        self._error, self._context, self._inside = driver.error, context, inside
+        # What is popped is known: nobody reads it.
+        self._popped = ctypes.c_void_p()
+        self._address = ctypes.addressof(self._popped)
+
+    def __enter__(self) -> None:
+        code = self._push(self._context)
         if code != SUCCESS:
-            raise self.error("cuCtxPushCurrent_v2", code)
+            raise self._error("cuCtxPushCurrent_v2", code)
         self._inside.depth = 1
-        try:
-            yield
-        finally:
-            self._inside.depth = 0
-            popped = ctypes.c_void_p()
-            CudaLibrary.code(self, "cuCtxPopCurrent_v2", ctypes.addressof(popped))
+
+    def __exit__(self, *raised: object) -> None:
+        self._inside.depth = 0
+        self._pop(self._address)
 
 
 def load_cuda() -> CudaLibrary:

@@ -11,6 +11,7 @@ from spconv_compiler.ptx_text import PtxKernel, ptx_kernels
 from spconv_compiler.runtime.argument_block import ArgumentBlock
 from spconv_compiler.runtime.cuda import CudaOwned
 from spconv_compiler.runtime.cuda_library import MAX_DYNAMIC_SHARED, SUCCESS, CudaContext
+from spconv_compiler.runtime.prepared import PreparedLaunch
 
 _ERROR_LOG, _ERROR_LOG_BYTES = 5, 6
 _LOG_BYTES = 8192
@@ -81,6 +82,22 @@ class Function:
         self._lock = threading.Lock()
         self._launch = driver.function("cuLaunchKernel")
 
+    def prepare(self, grid: Sequence[int], block: int, arguments: Sequence[int]) -> PreparedLaunch:
+        """A launch to queue later, as often as wanted; as `launch`, which says what is raised."""
+        x, y, z = self._checked(grid, block)
+        own = ArgumentBlock(self._name, self._kernel.arguments, self._size.value)
+        own.fill(arguments)
+        extra = (ctypes.c_void_p * 5)(
+            _PARAM_POINTER, own.address, _PARAM_SIZE, ctypes.addressof(self._size), _PARAM_END
+        )
+        launch, handle, shared, address = self._launch, self._handle, self._dynamic, ctypes.addressof(extra)
+
+        def queue(stream: int) -> int:
+            return int(launch(handle, x, y, z, block, 1, 1, shared, stream, None, address))
+
+        driver = self._module.driver
+        return PreparedLaunch(own, queue, lambda code: driver.error("cuLaunchKernel", code), self, extra)
+
     def launch(self, grid: Sequence[int], block: int, arguments: Sequence[int], stream: int) -> None:
         """Queues a launch.
 
@@ -93,12 +110,7 @@ class Function:
             LaunchError: the launch is beyond what kernel or device allow, or an argument does not fit.
             CudaError: the driver refuses.
         """
-        if not 1 <= len(grid) <= 3 or any(not 1 <= size <= most for size, most in zip(grid, _MAX_GRID, strict=False)):
-            raise LaunchError(f"kernel {self._name}: grid {list(grid)}; accepted: 1 to {list(_MAX_GRID)}")
-        if block != self._kernel.block:
-            raise LaunchError(f"kernel {self._name}: {block} lanes a block; accepted: {self._kernel.block}")
-        self._module.require_open()
-        x, y, z = (*grid, *(1,) * (3 - len(grid)))
+        x, y, z = self._checked(grid, block)
         driver = self._module.driver
         with driver.current(), self._lock:
             # The driver copies the arguments before it returns.
@@ -108,3 +120,13 @@ class Function:
             )
         if code != SUCCESS:
             raise driver.error("cuLaunchKernel", code)
+
+    def _checked(self, grid: Sequence[int], block: int) -> tuple[int, int, int]:
+        """The grid as three sizes; raises LaunchError where `launch` does."""
+        if not 1 <= len(grid) <= 3 or any(not 1 <= size <= most for size, most in zip(grid, _MAX_GRID, strict=False)):
+            raise LaunchError(f"kernel {self._name}: grid {list(grid)}; accepted: 1 to {list(_MAX_GRID)}")
+        if block != self._kernel.block:
+            raise LaunchError(f"kernel {self._name}: {block} lanes a block; accepted: {self._kernel.block}")
+        self._module.require_open()
+        x, y, z = (*grid, *(1,) * (3 - len(grid)))
+        return x, y, z

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from spconv_compiler.runtime.prepared import DriverCalls, PreparedLaunch
+
 
 class Buffer(Protocol):
     """Memory on a device; it is given back when its last owner is gone.
@@ -62,6 +64,33 @@ class Graph(Protocol):
         """Queues it on a stream."""
 
 
+class Event(Protocol):
+    """A mark in a stream."""
+
+    def record(self, stream: int) -> None:
+        """Sets it behind all work queued so far."""
+
+    def synchronize(self) -> None:
+        """Waits until it is reached."""
+
+
+class HostWords(Protocol):
+    """Words of host memory that kernels reach too.
+
+    Attributes:
+        words: i32, as the host sees them. pointer: their address on the device. nbytes: their size.
+    """
+
+    @property
+    def words(self) -> Any: ...
+
+    @property
+    def pointer(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
 class TorchDevice(Device, Protocol):
     """A device on which torch's tensors may lie, behind a driver that has graphs.
 
@@ -74,8 +103,30 @@ class TorchDevice(Device, Protocol):
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Copies between addresses on the device."""
 
+    def copy_columns(
+        self, target: int, target_pitch: int, source: int, source_pitch: int, width: int, rows: int, stream: int
+    ) -> None:
+        """Copies `width` bytes of each row between addresses on the device; pitches: bytes from row to row."""
+
     def fill_words(self, target: int, word: int, count: int, stream: int) -> None:
         """Sets `count` i32 words at an address."""
+
+    def calls(self) -> DriverCalls:
+        """What the driver does on handles of graphs, streams and events."""
+
+    def host_words(self, count: int) -> HostWords:
+        """`count` words, all 0."""
+
+    def event(self) -> Event:
+        """A mark without a time."""
+
+    def wait_event(self, stream: int, event: Any) -> None:
+        """Lets work that is queued on a stream from now on wait for an event."""
+
+    def prepare(
+        self, module: Any, kernel: str, grid: Sequence[int], block: int, arguments: Sequence[Buffer | int]
+    ) -> PreparedLaunch:
+        """A launch that is queued again and again with other arguments here and there; as `launch`."""
 
     def capture(self, queue: Callable[[int], None]) -> Graph:
         """What `queue` queues on the stream that it is given, as a graph; none of it is run.

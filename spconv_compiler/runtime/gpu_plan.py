@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from spconv_compiler.arrays import ITEM_BYTES
 from spconv_compiler.errors import LaunchError
 from spconv_compiler.plan import Argument, Launch, Plan, compiled
 from spconv_compiler.plan import Buffer as PlanBuffer
 from spconv_compiler.runtime.device import Buffer, Device
+from spconv_compiler.runtime.prepared import PreparedLaunch
 
 # Kernels compute keys modulo 2^32 when keys have 32 bits: a coordinate's distance from these fits, they need not.
 _WRAPS = ("min_z", "min_y", "min_x", "out_min_z", "out_min_y", "out_min_x")
@@ -134,16 +135,64 @@ class GpuPlan:
         for launch in self._groups[group].launches:
             grid = launch.grid(symbols)
             if min(grid) > 0:
-                arguments = [
-                    buffers[name] if is_buffer else symbols[name] % 2**32 if wraps else symbols[name]
-                    for is_buffer, name, wraps in launch.arguments
-                ]
+                arguments = _arguments_of(launch, symbols, buffers)
                 self.device.launch(self._module, launch.kernel, grid, launch.block, arguments, call.stream)
+
+    def prepare(
+        self, group: str, symbols: Mapping[str, int], buffers: Mapping[str, Buffer], changing: Iterable[str]
+    ) -> PreparedGroup:
+        """As `launch`, to be queued later; `changing`: buffers and symbols that are set in every run.
+
+        Sizes of grids are those of `symbols` in every run. The device has to have graphs (device.TorchDevice).
+        """
+        device: Any = self.device
+        launches: list[PreparedLaunch] = []
+        slots: dict[str, list[Any]] = {name: [] for name in changing}
+        for launch in self._groups[group].launches if group in self._groups else ():
+            grid = launch.grid(symbols)
+            if min(grid) == 0:
+                continue
+            arguments = _arguments_of(launch, symbols, buffers)
+            made = device.prepare(self._module, launch.kernel, grid, launch.block, arguments)
+            launches.append(made)
+            for place, (_, name, _) in enumerate(launch.arguments):
+                if name in slots:
+                    slots[name].append(made.slot(place))
+        return PreparedGroup(tuple(launches), {name: tuple(found) for name, found in slots.items()})
+
+
+@dataclasses.dataclass(frozen=True)
+class PreparedGroup:
+    """A group's launches, to be queued again and again.
+
+    Attributes:
+        launches: in order. slots: by name the places among their arguments that are set in every run.
+    """
+
+    launches: tuple[PreparedLaunch, ...]
+    slots: Mapping[str, tuple[Any, ...]]
+
+    def set(self, name: str, value: int) -> None:
+        """Passes another address or number from now on."""
+        for slot in self.slots[name]:
+            slot.value = value
+
+    def launch(self, stream: int) -> None:
+        """Queues it; raises LaunchError where the driver refuses."""
+        for launch in self.launches:
+            launch.launch(stream)
 
 
 def _buffers_of(launches: Iterable[Launch]) -> list[str]:
     names = [item.name for launch in launches for item in launch.arguments if item.kind == "buffer"]
     return list(dict.fromkeys(names))
+
+
+def _arguments_of(launch: _Launch, symbols: Mapping[str, int], buffers: Mapping[str, Buffer]) -> list[Buffer | int]:
+    return [
+        buffers[name] if is_buffer else symbols[name] % 2**32 if wraps else symbols[name]
+        for is_buffer, name, wraps in launch.arguments
+    ]
 
 
 def _argument(argument: Argument) -> tuple[bool, str, bool]:

@@ -10,6 +10,7 @@ from spconv_compiler.errors import LaunchError
 from spconv_compiler.runtime.hip_library import (
     CAPTURE_THREAD_LOCAL,
     EVENT_DISABLE_TIMING,
+    HOST_PORTABLE_MAPPED_COHERENT,
     NOT_READY,
     STREAM_NON_BLOCKING,
     SUCCESS,
@@ -61,9 +62,9 @@ class Event(HipOwned):
         flags = 0 if timing else EVENT_DISABLE_TIMING
         super().__init__(hip, hip.value(ctypes.c_void_p, "hipEventCreateWithFlags", flags))
 
-    def record(self, stream: Stream) -> None:
-        """Sets the mark behind all work queued so far."""
-        self.hip.call("hipEventRecord", self.handle, stream.handle)
+    def record(self, stream: Stream | int) -> None:
+        """Sets the mark behind all work queued so far on a stream, or on that with a handle."""
+        self.hip.call("hipEventRecord", self.handle, stream if isinstance(stream, int) else stream.handle)
 
     def synchronize(self) -> None:
         """Waits until the mark is reached."""
@@ -106,6 +107,23 @@ class DeviceMemory(HipOwned):
     def pointer(self) -> int:
         """Address on the device."""
         return self.handle
+
+
+class HostWords(HipOwned):
+    """`count` words i32 of host memory that kernels can reach too; all are 0 at first.
+
+    Attributes:
+        words: as the host sees them. pointer: their address on the device. nbytes: their size.
+    """
+
+    releases = ("hipHostFree",)
+
+    def __init__(self, hip: HipLibrary, count: int) -> None:
+        self.nbytes = 4 * count
+        super().__init__(hip, hip.value(ctypes.c_void_p, "hipHostMalloc", self.nbytes, HOST_PORTABLE_MAPPED_COHERENT))
+        self.words = (ctypes.c_int32 * count).from_address(self.handle)
+        ctypes.memset(self.handle, 0, self.nbytes)
+        self.pointer = int(hip.value(ctypes.c_void_p, "hipHostGetDevicePointer", self.handle, 0))
 
 
 class Graph(HipOwned):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from spconv_compiler.errors import LaunchError
 from spconv_compiler.runtime.device import Buffer
-from spconv_compiler.runtime.hip import DeviceMemory, Graph, Stream, capture
+from spconv_compiler.runtime.hip import DeviceMemory, Event, Graph, HostWords, Stream, capture
 from spconv_compiler.runtime.hip_library import (
     ATTRIBUTE_MEMORY_POOLS,
     DEVICE_TO_DEVICE,
@@ -25,6 +25,7 @@ from spconv_compiler.runtime.hip_library import (
     HipLibrary,
 )
 from spconv_compiler.runtime.hip_module import Module
+from spconv_compiler.runtime.prepared import DriverCalls, PreparedLaunch, quick
 
 _MAX_BYTES = 2**63 - 1
 
@@ -136,8 +137,30 @@ class HipDevice:
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         self.hip.call("hipMemcpyAsync", target, source, nbytes, DEVICE_TO_DEVICE, stream)
 
+    def copy_columns(
+        self, target: int, target_pitch: int, source: int, source_pitch: int, width: int, rows: int, stream: int
+    ) -> None:
+        self.hip.call(
+            "hipMemcpy2DAsync", target, target_pitch, source, source_pitch, width, rows, DEVICE_TO_DEVICE, stream
+        )
+
     def fill_words(self, target: int, word: int, count: int, stream: int) -> None:
         self.hip.call("hipMemsetD32Async", target, word, count, stream)
+
+    def calls(self) -> DriverCalls:
+        names = ("hipGraphLaunch", "hipEventRecord", "hipEventSynchronize")
+        return DriverCalls(*(quick(self.hip, name) for name in names))
+
+    def host_words(self, count: int) -> HostWords:
+        with self.current():
+            return HostWords(self.hip, count)
+
+    def event(self) -> Event:
+        with self.current():
+            return Event(self.hip)
+
+    def wait_event(self, stream: int, event: Event) -> None:
+        self.hip.call("hipStreamWaitEvent", stream, event.handle, 0)
 
     def capture(self, queue: Callable[[int], None]) -> Graph:
         with self.current(), Stream(self.hip) as stream:
@@ -156,6 +179,12 @@ class HipDevice:
     ) -> None:
         values = [value if isinstance(value, int) else value.pointer for value in arguments]
         module.function(kernel).launch(grid, block, values, stream)
+
+    def prepare(
+        self, module: Module, kernel: str, grid: Sequence[int], block: int, arguments: Sequence[Buffer | int]
+    ) -> PreparedLaunch:
+        values = [value if isinstance(value, int) else value.pointer for value in arguments]
+        return module.function(kernel).prepare(grid, block, values)
 
     def synchronize(self, stream: int) -> None:
         self.hip.call("hipStreamSynchronize", stream)

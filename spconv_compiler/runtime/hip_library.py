@@ -22,6 +22,7 @@ SUCCESS, OUT_OF_MEMORY, NOT_READY = 0, 2, 600
 HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE = 1, 2, 3
 STREAM_NON_BLOCKING, EVENT_DISABLE_TIMING = 1, 2
 CAPTURE_THREAD_LOCAL = 1
+HOST_PORTABLE_MAPPED_COHERENT = 0x40000003
 ATTRIBUTE_MEMORY_POOLS, POOL_RELEASE_THRESHOLD = 88, 4
 # hipDeviceProp_tR0600: its size, and where the name of the processor lies.
 PROPERTIES_BYTES, PROPERTIES_ARCH = 1472, 1160
@@ -53,7 +54,11 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "hipDeviceGetDefaultMemPool": (_out, _int),
     "hipMemPoolSetAttribute": (_pointer, _int, _pointer),
     "hipMemPoolTrimTo": (_pointer, _size),
+    "hipHostMalloc": (_out, _size, _uint),
+    "hipHostGetDevicePointer": (_out, _pointer, _uint),
+    "hipHostFree": (_pointer,),
     "hipMemcpyAsync": (_pointer, _pointer, _size, _int, _pointer),
+    "hipMemcpy2DAsync": (_pointer, _size, _pointer, _size, _size, _size, _int, _pointer),
     "hipMemsetAsync": (_pointer, _int, _size, _pointer),
     "hipMemsetD32Async": (_pointer, _int, _size, _pointer),
     "hipStreamCreateWithFlags": (_out, _uint),
@@ -111,9 +116,9 @@ class HipLibrary:
 
         HIP remembers the last error of a thread, and other users of the library (torch) take it for theirs.
         """
-        code = int(self._find(name)(*arguments))
+        code = int(self.function(name)(*arguments))
         if code != SUCCESS:
-            self._find("hipGetLastError")()
+            self.function("hipGetLastError")()
         return code
 
     def call(self, name: str, *arguments: Any) -> None:
@@ -138,12 +143,22 @@ class HipLibrary:
         if code != SUCCESS:
             logging.getLogger("spconv_compiler").warning("%s", self.error(name, code))
 
+    def failed(self, call: str, code: int) -> HipError:
+        """The exception for a call of `function` that has failed, which HIP forgets."""
+        self.function("hipGetLastError")()
+        return self.error(call, code)
+
     def error(self, call: str, code: int) -> HipError:
         """The exception for a result."""
         name, text = (function(code) for function in self._strings.values())
         return HipError(call, code, _decode(name), _decode(text))
 
-    def _find(self, name: str) -> Any:
+    def function(self, name: str) -> Any:
+        """A function of the library, which takes and gives ctypes' plain values; for calls that must be quick.
+
+        Raises:
+            LaunchError: the library has none of that name.
+        """
         found = self._functions.get(name)
         if found is None:
             try:

@@ -11,13 +11,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from spconv_compiler.errors import LaunchError
+from spconv_compiler.runtime.argument_block import ArgumentBlock
 from spconv_compiler.runtime.hip import HipOwned
 from spconv_compiler.runtime.hip_library import HipLibrary
+from spconv_compiler.runtime.prepared import PreparedLaunch
 
 if TYPE_CHECKING:
     from spconv_compiler.sim.elf import Kernel
 
 _KERNARG_ALIGNMENT = 16
+_LAUNCH = "hipModuleLaunchKernel"
 _PARAM_POINTER, _PARAM_SIZE, _PARAM_END = 1, 2, 3
 _MAX_LANES = 2**32 - 1
 _MAX_WORKGROUP = 1024
@@ -69,6 +72,24 @@ class Function:
         self._handle = module.hip.value(ctypes.c_void_p, "hipModuleGetFunction", module.handle, kernel.name.encode())
         _check_resources(kernel)
 
+    def prepare(self, grid: Sequence[int], block: int, arguments: Sequence[int]) -> PreparedLaunch:
+        """A launch to queue later, as often as wanted; as `launch`, which says what is raised."""
+        x, y, z = check_launch(self._kernel, grid, block)
+        self._module.require_open()
+        size = ctypes.c_size_t(_kernarg_bytes(self._kernel))
+        own = ArgumentBlock(self._kernel.name, self._kernel.arguments, size.value)
+        own.fill(arguments)
+        extra = (ctypes.c_void_p * 5)(
+            _PARAM_POINTER, own.address, _PARAM_SIZE, ctypes.addressof(size), _PARAM_END
+        )
+        hip, address, handle = self._module.hip, ctypes.addressof(extra), self._handle
+        launch = hip.function(_LAUNCH)
+
+        def queue(stream: int) -> int:
+            return int(launch(handle, x, y, z, block, 1, 1, 0, stream, None, address))
+
+        return PreparedLaunch(own, queue, lambda code: hip.failed(_LAUNCH, code), self, extra, size)
+
     def launch(self, grid: Sequence[int], block: int, arguments: Sequence[int], stream: int) -> None:
         """Queues a launch.
 
@@ -91,7 +112,7 @@ class Function:
         )
         # HIP copies the arguments before it returns.
         self._module.hip.call(
-            "hipModuleLaunchKernel",
+            _LAUNCH,
             self._handle,
             *sizes,
             block,
@@ -128,6 +149,11 @@ def check_launch(kernel: Kernel, grid: Sequence[int], block: int) -> tuple[int, 
     return x, y, z
 
 
+def _kernarg_bytes(kernel: Kernel) -> int:
+    """Bytes of a block of arguments, padded to a multiple of 16."""
+    return max(1, -(-kernel.descriptor.kernarg_bytes // _KERNARG_ALIGNMENT)) * _KERNARG_ALIGNMENT
+
+
 def pack_arguments(kernel: Kernel, arguments: Sequence[int]) -> bytes:
     """The argument block, as the kernel's metadata lays it out, padded to a multiple of 16 bytes.
 
@@ -137,7 +163,7 @@ def pack_arguments(kernel: Kernel, arguments: Sequence[int]) -> bytes:
     if len(arguments) != len(kernel.arguments):
         raise LaunchError(f"kernel {kernel.name} takes {len(kernel.arguments)} arguments; given: {len(arguments)}")
     size = kernel.descriptor.kernarg_bytes
-    packed = bytearray(max(1, -(-size // _KERNARG_ALIGNMENT)) * _KERNARG_ALIGNMENT)
+    packed = bytearray(_kernarg_bytes(kernel))
     for number, (slot, value) in enumerate(zip(kernel.arguments, arguments, strict=True)):
         if slot.offset + slot.size > size:
             raise LaunchError(

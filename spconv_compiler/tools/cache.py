@@ -139,7 +139,7 @@ def _find(entries: list[Entry], prefix: str) -> Entry:
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
-    kernel = _part(entry, "kernel_size")
+    kernel = _part(entry, "kernel_size", "network")
     return (
         entry.key[:_PREFIX],
         "x".join(map(str, kernel)) if isinstance(kernel, list) else str(kernel),

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from spconv_compiler import nets
-from spconv_compiler.errors import InputError
 from spconv_compiler.io import Voxels
 from spconv_compiler.nets.registry import TOLERANCES, get_model, make_model
-from spconv_compiler.tools.console import FAILURE, count, print_table, progress_bar, say, size
+from spconv_compiler.tools.console import (
+    FAILURE,
+    count,
+    need_torch,
+    print_table,
+    progress_bar,
+    say,
+    size,
+)
 from spconv_compiler.tools.run_files import make_grid, output_path, read_cloud, write_result
 from spconv_compiler.tools.run_target import Target
 
@@ -24,8 +30,7 @@ _COLUMNS = ("layer", "kind", "kernel", "N", "pairs", "pairs/N", "C_in→C_out", 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the network `arguments.net`; returns the exit code."""
-    if importlib.util.find_spec("torch") is None:
-        raise InputError(f"--net {arguments.net} needs torch, which is not installed; install spconv_compiler[torch]")
+    need_torch(f"--net {arguments.net}")
     import torch
 
     from spconv_compiler import pytorch as spconv

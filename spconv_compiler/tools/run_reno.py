@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from spconv_compiler.errors import InputError
-from spconv_compiler.tools.console import FAILURE, print_table, progress_bar, say
+from spconv_compiler.tools.console import (
+    FAILURE,
+    need_torch,
+    print_table,
+    progress_bar,
+    say,
+)
 from spconv_compiler.tools.run_files import read_cloud
 from spconv_compiler.tools.run_target import Target
 
@@ -27,8 +31,7 @@ _TOLERANCE = {"f32": 1e-4, "bf16": 1.5e-3, "f16": 1e-3}
 
 def run(arguments: argparse.Namespace) -> int:
     """Codes the cloud at every depth of --pos-q; returns the exit code."""
-    if importlib.util.find_spec("torch") is None:
-        raise InputError("--net reno needs torch, which is not installed; install spconv_compiler[torch]")
+    need_torch("--net reno")
     from spconv_compiler.nets.reno import Reno, file_bits, load_checkpoint
     from spconv_compiler.nets.reno_pyramid import pyramid, quantize
 

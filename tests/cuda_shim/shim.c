@@ -195,6 +195,32 @@ int cuMemFreeAsync(uint64_t address, void *stream) {
         }
     return BAD_VALUE;
 }
+int cuMemHostAlloc(void **pointer, size_t size, unsigned flags) {
+    NEED_CONTEXT;
+    if (flags != 3 || size == 0) return BAD_VALUE;
+    block *made = malloc(sizeof *made);
+    *made = (block){malloc(size), size, blocks};
+    blocks = made;
+    *pointer = made->start;
+    return OK;
+}
+int cuMemHostGetDevicePointer_v2(uint64_t *device, void *pointer, unsigned flags) {
+    NEED_CONTEXT;
+    *device = (uint64_t)pointer;
+    return inside((uint64_t)pointer, 1) && flags == 0 ? OK : BAD_VALUE;
+}
+int cuMemFreeHost(void *pointer) {
+    NEED_CONTEXT;
+    for (block **each = &blocks; *each; each = &(*each)->next)
+        if ((*each)->start == (char *)pointer) {
+            block *gone = *each;
+            *each = gone->next;
+            free(gone->start);
+            free(gone);
+            return OK;
+        }
+    return BAD_VALUE;
+}
 int cuDeviceGetDefaultMemPool(void **pool, int device) { static handle it = {POOL}; *pool = &it; return OK; }
 int cuMemPoolSetAttribute(void *pool, int attribute, void *value) { return attribute == 4 ? OK : BAD_VALUE; }
 int cuMemPoolTrimTo(void *pool, size_t keep) { return OK; }
@@ -209,6 +235,18 @@ int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t size, void *stream) {
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t size, void *stream) {
     NEED_CONTEXT;
     return queue(stream, (work){.kind = 4, .to = to, .from = from, .size = size});
+}
+int cuMemcpy2DAsync_v2(const size_t *copy, void *stream) {
+    NEED_CONTEXT;
+    /* Words of CUDA_MEMCPY2D: x, y, type, host, device, array, pitch of the source, the same of the target, width, rows. */
+    if (copy[0] || copy[1] || (int)copy[2] != 2 || copy[7] || copy[8] || (int)copy[9] != 2) return BAD_VALUE;
+    if (copy[14] > copy[6] || copy[14] > copy[13]) return BAD_VALUE;
+    for (size_t row = 0; row < copy[15]; row++) {
+        int code = queue(stream, (work){.kind = 4, .to = copy[11] + row * copy[13], .from = copy[4] + row * copy[6],
+                                        .size = copy[14]});
+        if (code) return code;
+    }
+    return OK;
 }
 int cuMemsetD32Async(uint64_t to, unsigned word, size_t count, void *stream) {
     NEED_CONTEXT;

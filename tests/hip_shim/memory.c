@@ -7,6 +7,7 @@ struct allocation {
     uintptr_t address;
     size_t size;
     int leaving; /* a stream-ordered free is queued */
+    int host;    /* lies on the host, where kernels reach it too */
 };
 
 static struct allocation *live;
@@ -22,10 +23,10 @@ static struct allocation *holding(uintptr_t address, size_t size) {
     return NULL;
 }
 
-/* Whether any byte of a range lies on the device. */
+/* Whether any byte of a range lies on the device alone. */
 static int touches(uintptr_t address, size_t size) {
     for (int i = 0; i < count; i++)
-        if (address < live[i].address + live[i].size && live[i].address < address + size)
+        if (!live[i].host && address < live[i].address + live[i].size && live[i].address < address + size)
             return 1;
     return 0;
 }
@@ -81,6 +82,48 @@ API int hipFree(void *pointer) {
     if (code == SUCCESS && pointer != NULL) {
         struct allocation *found = holding((uintptr_t)pointer, 0);
         if (found == NULL || found->address != (uintptr_t)pointer || found->leaving)
+            return leave(INVALID_VALUE);
+        code = run_all();
+        int freed = release((uintptr_t)pointer);
+        code = code == SUCCESS ? freed : code;
+    }
+    return leave(code);
+}
+
+API int hipHostMalloc(void **pointer, size_t size, unsigned flags) {
+    enum { PORTABLE_MAPPED_COHERENT = 0x40000003 };
+    int code = enter(__func__);
+    if (code == SUCCESS)
+        code = flags == PORTABLE_MAPPED_COHERENT ? unsafe() : INVALID_VALUE;
+    if (code == SUCCESS)
+        code = allocate(pointer, size);
+    if (code == SUCCESS && size > 0) {
+        live[count - 1].host = 1;
+        /* The simulator does not see what the host writes. */
+        code = simulator.fill((uintptr_t)*pointer, 0, size);
+    }
+    return leave(code);
+}
+
+API int hipHostGetDevicePointer(void **device, void *host, unsigned flags) {
+    int code = enter(__func__);
+    if (code == SUCCESS) {
+        struct allocation *found = holding((uintptr_t)host, 0);
+        code = device == NULL || flags != 0 || found == NULL || !found->host ? INVALID_VALUE : SUCCESS;
+    }
+    if (code == SUCCESS)
+        *device = host;
+    return leave(code);
+}
+
+/* Waits for the whole device first, as hipFree. */
+API int hipHostFree(void *pointer) {
+    int code = enter(__func__);
+    if (code == SUCCESS)
+        code = unsafe();
+    if (code == SUCCESS && pointer != NULL) {
+        struct allocation *found = holding((uintptr_t)pointer, 0);
+        if (found == NULL || found->address != (uintptr_t)pointer || !found->host)
             return leave(INVALID_VALUE);
         code = run_all();
         int freed = release((uintptr_t)pointer);
@@ -167,6 +210,28 @@ API int hipMemcpyAsync(void *target, const void *source, size_t size, int direct
     if (code == SUCCESS)
         code = stream == NULL ? INVALID_HANDLE : check_copy(&copy);
     return leave(code == SUCCESS && size > 0 ? submit(stream, &copy) : code);
+}
+
+/* A piece of work for every row. */
+API int hipMemcpy2DAsync(void *target, size_t target_pitch, const void *source, size_t source_pitch, size_t width,
+                         size_t rows, int direction, void *handle) {
+    int code = enter(__func__);
+    struct object *stream = code == SUCCESS ? stream_of(handle) : NULL;
+    if (code == SUCCESS)
+        code = stream == NULL ? INVALID_HANDLE : width > target_pitch || width > source_pitch ? INVALID_VALUE : SUCCESS;
+    for (size_t row = 0; code == SUCCESS && width > 0 && row < rows; row++) {
+        struct command copy = {
+            .action = COPY,
+            .target = (uintptr_t)target + row * target_pitch,
+            .source = (uintptr_t)source + row * source_pitch,
+            .size = width,
+            .direction = direction,
+        };
+        code = check_copy(&copy);
+        if (code == SUCCESS)
+            code = submit(stream, &copy);
+    }
+    return leave(code);
 }
 
 API int hipMemsetAsync(void *target, int value, size_t size, void *handle) {

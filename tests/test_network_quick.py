@@ -1,0 +1,128 @@
+"""The quick call of a captured layer on the HIP shim: the same bits, and the long way for all that it has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hip_harness import Shim
+from network_cases import SHAPE, voxels, with_integers
+from test_hip_tensors import Gpu, GpuTensor, gpu
+from test_network_replay import Layer, call, compiled, eager, same
+
+from spconv_compiler.errors import InputError, LaunchError
+from spconv_compiler.network.replay import Replay
+from spconv_compiler.runtime.hip import Stream
+
+__all__ = ["gpu"]
+pytestmark = pytest.mark.usefixtures("shim")
+
+
+@pytest.fixture(autouse=True)
+def without_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture
+def long_way(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one with every call that replay.py takes the long way."""
+    found: list[int] = []
+    run = Replay.run
+
+    def noted(self: Replay, *given: Any) -> Any:
+        found.append(1)
+        return run(self, *given)
+
+    monkeypatch.setattr(Replay, "run", noted)
+    return found
+
+
+def test_calls_are_quick_once_the_graph_is_there(gpu: Gpu, shim: Shim, long_way: list[int]) -> None:
+    """The third call on; two launches and what the graph launches; whatever the number of voxels, on any stream."""
+    model = with_integers(Layer(), 4)
+    net, replay = compiled(model, 30)
+    kept: list[tuple[Any, Any]] = []
+    with Stream(gpu.hip) as other:
+        home = gpu.current
+        for number, count in enumerate((30, 32, 32, 20, 1, 31)):
+            gpu.current = other if number % 2 else home
+            frame = voxels(count, count + number)
+            kept.append((net(*(gpu.put(tensor) for tensor in frame)), eager(model, frame)))
+            assert len(long_way) == min(number + 1, 2)
+            assert (replay.graphs, replay.reason) == (1, None) or number == 0
+            gpu.current.synchronize()
+        assert all(torch.equal(gpu.fetch(found), wanted) for found, wanted in kept)
+        gpu.current = home
+    assert shim.launched.count("place_rows_b256") == 5
+
+
+def test_a_call_waits_for_its_coordinates_alone(gpu: Gpu, shim: Shim) -> None:
+    """When a quick call returns the convolution has not run: nobody has asked for it."""
+    model, frame = with_integers(Layer(), 4), voxels(30, 1)
+    net, _ = compiled(model, 30)
+    tensors = [gpu.put(tensor) for tensor in frame]
+    for _ in range(2):
+        net(*tensors)
+    gpu.current.synchronize()
+    shim.launched.clear()
+    out = net(*tensors)
+    assert shim.launched == ["place_rows_b256"]
+    assert torch.equal(gpu.fetch(out), eager(model, frame))
+
+
+def test_wrong_frames_raise_and_leave_no_trace(gpu: Gpu, shim: Shim) -> None:
+    model, frame = with_integers(Layer(), 4), voxels(30, 1)
+    net, replay = compiled(model, 30)
+    features, indices = frame
+    for _ in range(3):
+        assert same(call(gpu, net, frame), eager(model, frame))
+    for column, value in ((0, 2), (0, -1), (1, SHAPE[0]), (2, -1), (3, SHAPE[2])):
+        wrong = indices.clone()
+        wrong[7, column] = value
+        with pytest.raises(InputError, match="1 coords are out of range, the first in row 7"):
+            call(gpu, net, (features, wrong))
+        assert replay.reason == "coords of indices are out of range"
+        assert same(call(gpu, net, frame), eager(model, frame)) and replay.graphs == 1
+    for given, words in (
+        ((features[:29], indices), "features have 29 rows"),
+        ((features.double(), indices), "dtype float64"),
+        ((features[:, :2].contiguous(), indices), "2 channels"),
+        ((features, indices[:, :3].contiguous()), r"shape \[30, 3\]"),
+        ((features, indices.float()), "dtype f32"),
+    ):
+        with pytest.raises(InputError, match=words):
+            call(gpu, net, given)
+    shim.fail("hipModuleLaunchKernel", "hipErrorLaunchFailure")
+    with pytest.raises(LaunchError, match="hipModuleLaunchKernel: hipErrorLaunchFailure"):
+        call(gpu, net, frame)
+    assert same(call(gpu, net, frame), eager(model, frame)) and replay.graphs == 1
+
+
+def test_what_goes_the_long_way(gpu: Gpu, long_way: list[int]) -> None:
+    """Memory that begins anywhere, more voxels than there is room for, gradients, graphs switched off."""
+    model, frame = with_integers(Layer(), 4), voxels(32, 1)
+    net, replay = compiled(model, 30)
+    for _ in range(3):
+        call(gpu, net, frame)
+    long_way.clear()
+    features, indices = (gpu.put(tensor) for tensor in frame)
+    assert isinstance(features, GpuTensor) and isinstance(indices, GpuTensor)
+    out = net(features.rows(1, 31), indices.rows(1, 31))
+    assert features.rows(1, 31).data_ptr() % 16 and len(long_way) == 1
+    assert torch.equal(gpu.fetch(out), eager(model, (frame[0][1:31], frame[1][1:31])))
+    big = voxels(50, 2)
+    for ways in (2, 3, 3):
+        assert same(call(gpu, net, big), eager(model, big)) and len(long_way) == ways
+    replay.on = False
+    assert same(call(gpu, net, frame), eager(model, frame)) and replay.reason == "graphs are switched off"
+    replay.on = True
+    # What asks for a gradient may have to be told that there is none.
+    long_way.clear()
+    net(features.requires_grad_(), indices)
+    assert len(long_way) == 1
+    gpu.capturing = True
+    out = net(features.detach(), indices)
+    assert replay.reason is not None and "captures the stream" in replay.reason
