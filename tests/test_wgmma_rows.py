@@ -138,7 +138,7 @@ def test_the_code_has_no_local_memory_and_no_calls(channels: tuple[int, int], op
 
 @pytest.mark.parametrize("mapper", ["dense_grid", "z_delta"])
 def test_shared_memory_begins_at_whole_runs(mapper: str) -> None:
-    """Rows are staged there in runs of 16 bytes, which fault on the GPU at other places; the simulated layout hides it."""
+    """Rows are staged there in runs of 16 bytes, which fault on the GPU elsewhere; the simulated layout hides it."""
     artifact = compile_conv(3, 16, 16, key_width=64, dtype="bf16", target="sm_90", mapper=mapper)
     aligned = [int(number) for number in re.findall(r"\.shared \.align (\d+)", artifact.isa)]
     assert len(aligned) >= 3 and all(number % 16 == 0 for number in aligned)
