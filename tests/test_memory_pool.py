@@ -55,7 +55,7 @@ def test_small_blocks_are_left_to_the_allocator() -> None:
     assert memory_pool._bytes == memory_pool._large.nbytes == 0
 
 
-# In a process of its own: what this one has mapped before decides whether the system marks a block.
+# In a process of its own: behind many other tests a block is sometimes not kept, and it is not known why.
 KEEPS = """
 import pathlib
 from spconv_compiler.runtime import memory_pool
