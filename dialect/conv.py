@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from spconv_compiler.bindings import ir, register_operation
 from spconv_compiler.dialect import rules
+from spconv_compiler.dialect.fields import EpilogueField, Operand, OptionalOperand
 from spconv_compiler.dialect.op import SpconvDialect, SpconvOp, axis_rules, single_result
-from spconv_compiler.dialect.types import epilogue_attr, epilogue_of
+from spconv_compiler.dialect.types import epilogue_attr
 from spconv_compiler.epilogue import Epilogue
 
 
@@ -29,21 +30,10 @@ class SubmConv3dOp(SpconvOp):
 
     OPERATION_NAME = "spconv.subm_conv3d"
 
-    @property
-    def coords(self) -> ir.Value:
-        return self.operation.operands[0]
-
-    @property
-    def features(self) -> ir.Value:
-        return self.operation.operands[1]
-
-    @property
-    def weight(self) -> ir.Value:
-        return self.operation.operands[2]
-
-    @property
-    def bias(self) -> ir.Value | None:
-        return self.operation.operands[3] if len(self.operation.operands) == 4 else None
+    coords = Operand(0)
+    features = Operand(1)
+    weight = Operand(2)
+    bias = OptionalOperand(3)
 
     @property
     def kernel_size(self) -> list[int]:
@@ -54,9 +44,7 @@ class SubmConv3dOp(SpconvOp):
     def dilation(self) -> list[int]:
         return self.int_array("dilation")
 
-    @property
-    def epilogue(self) -> Epilogue:
-        return epilogue_of(self.attribute("epilogue"))
+    epilogue = EpilogueField()
 
     def verify(self) -> Iterable[str]:
         yield from rules.coords_rules(self.coords)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 
 from spconv_compiler.bindings import ir, register_operation
+from spconv_compiler.dialect.fields import Operand
 from spconv_compiler.dialect.geometry import (
     GeometryOp,
     geometry_attributes,
@@ -33,13 +34,8 @@ class CrossMapOp(GeometryOp):
 
     OPERATION_NAME = "spconv.cross_map"
 
-    @property
-    def fine(self) -> ir.Value:
-        return self.operation.operands[0]
-
-    @property
-    def coarse(self) -> ir.Value:
-        return self.operation.operands[1]
+    fine = Operand(0)
+    coarse = Operand(1)
 
     @property
     def key_width(self) -> int:
@@ -82,9 +78,7 @@ class CrossCompactOp(StageOp):
 
     OPERATION_NAME = "spconv.cross_compact"
 
-    @property
-    def map(self) -> ir.Value:
-        return self.operation.operands[0]
+    map = Operand(0)
 
     @property
     def transposed(self) -> bool:
@@ -122,13 +116,8 @@ class PoolOp(StageOp):
 
     OPERATION_NAME = "spconv.pool"
 
-    @property
-    def pairs(self) -> ir.Value:
-        return self.operation.operands[0]
-
-    @property
-    def features(self) -> ir.Value:
-        return self.operation.operands[1]
+    pairs = Operand(0)
+    features = Operand(1)
 
     @property
     def taps(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spconv_compiler.bindings import ir, register_operation
+from spconv_compiler.dialect.fields import Operand
 from spconv_compiler.dialect.op import SpconvDialect, SpconvOp
 
 
@@ -21,9 +22,7 @@ class PlaceCoordsOp(SpconvOp):
     OPERATION_NAME = "spconv.place_coords"
     PURE = False
 
-    @property
-    def coords(self) -> ir.Value:
-        return self.operation.operands[0]
+    coords = Operand(0)
 
     def verify(self) -> Iterable[str]:
         return ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from spconv_compiler.bindings import ir, register_operation
+from spconv_compiler.dialect.fields import Operand
 from spconv_compiler.dialect.op import SpconvDialect, SpconvOp
 from spconv_compiler.errors import InputError
 from spconv_compiler.geometry import ConvGeometry
@@ -31,13 +32,8 @@ class LevelMapsOp(SpconvOp):
     OPERATION_NAME = "spconv.level_maps"
     PURE = False
 
-    @property
-    def coords(self) -> ir.Value:
-        return self.operation.operands[0]
-
-    @property
-    def places(self) -> ir.Value:
-        return self.operation.operands[1]
+    coords = Operand(0)
+    places = Operand(1)
 
     def options(self, target: str) -> LevelOptions:
         """Levels and maps, for a target.

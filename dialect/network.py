@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from spconv_compiler.bindings import ir, register_operation
 from spconv_compiler.dialect import rules
+from spconv_compiler.dialect.fields import EpilogueField, Operand, OptionalOperand
 from spconv_compiler.dialect.op import SpconvDialect, SpconvOp, single_result
-from spconv_compiler.dialect.types import epilogue_attr, epilogue_of
+from spconv_compiler.dialect.types import epilogue_attr
 from spconv_compiler.epilogue import Epilogue
 
 
@@ -56,17 +57,9 @@ class PointwiseOp(SpconvOp):
 
     OPERATION_NAME = "spconv.pointwise"
 
-    @property
-    def input(self) -> ir.Value:
-        return self.operation.operands[0]
-
-    @property
-    def residual(self) -> ir.Value | None:
-        return self.operation.operands[1] if len(self.operation.operands) == 2 else None
-
-    @property
-    def epilogue(self) -> Epilogue:
-        return epilogue_of(self.attribute("epilogue"))
+    input = Operand(0)
+    residual = OptionalOperand(1)
+    epilogue = EpilogueField()
 
     def verify(self) -> Iterable[str]:
         yield from rules.epilogue_rules(self)
@@ -137,17 +130,9 @@ class AffineOp(SpconvOp):
 
     OPERATION_NAME = "spconv.affine"
 
-    @property
-    def input(self) -> ir.Value:
-        return self.operation.operands[0]
-
-    @property
-    def scale(self) -> ir.Value:
-        return self.operation.operands[1]
-
-    @property
-    def shift(self) -> ir.Value:
-        return self.operation.operands[2]
+    input = Operand(0)
+    scale = Operand(1)
+    shift = Operand(2)
 
     def verify(self) -> Iterable[str]:
         result = self.operation.results[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spconv_compiler.bindings import ir, register_operation
+from spconv_compiler.dialect.fields import Operand
 from spconv_compiler.dialect.op import SpconvDialect, SpconvOp, single_result
 from spconv_compiler.dialect.types import buffer_type, is_buffer
 
@@ -78,9 +79,7 @@ class ArgumentOp(SpconvOp):
 
     OPERATION_NAME = "spconv.argument"
 
-    @property
-    def value(self) -> ir.Value:
-        return self.operation.operands[0]
+    value = Operand(0)
 
     def verify(self) -> Iterable[str]:
         type_ = self.value.type

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from spconv_compiler.bindings import ir, register_operation
 from spconv_compiler.dialect import rules
+from spconv_compiler.dialect.fields import EpilogueField, Operand, OptionalOperand
 from spconv_compiler.dialect.geometry import GeometryOp, geometry_attributes, sets_rules
 from spconv_compiler.dialect.op import SpconvDialect, SpconvOp, single_result
-from spconv_compiler.dialect.types import POOL_MODES, epilogue_attr, epilogue_of, int_parameter
+from spconv_compiler.dialect.types import POOL_MODES, epilogue_attr, int_parameter
 from spconv_compiler.epilogue import Epilogue
 
 
@@ -28,9 +29,7 @@ class OutputCoordsOp(GeometryOp):
 
     OPERATION_NAME = "spconv.output_coords"
 
-    @property
-    def coords(self) -> ir.Value:
-        return self.operation.operands[0]
+    coords = Operand(0)
 
     @property
     def key_width(self) -> int:
@@ -103,34 +102,18 @@ class SparseConv3dOp(GeometryOp):
 
     OPERATION_NAME = "spconv.sparse_conv3d"
 
-    @property
-    def coords(self) -> ir.Value:
-        return self.operation.operands[0]
-
-    @property
-    def out_coords(self) -> ir.Value:
-        return self.operation.operands[1]
-
-    @property
-    def features(self) -> ir.Value:
-        return self.operation.operands[2]
-
-    @property
-    def weight(self) -> ir.Value:
-        return self.operation.operands[3]
-
-    @property
-    def bias(self) -> ir.Value | None:
-        return self.operation.operands[4] if len(self.operation.operands) == 5 else None
+    coords = Operand(0)
+    out_coords = Operand(1)
+    features = Operand(2)
+    weight = Operand(3)
+    bias = OptionalOperand(4)
 
     @property
     def kernel_size(self) -> list[int]:
         """(kz, ky, kx)."""
         return list(ir.RankedTensorType(self.weight.type).shape[1:4])
 
-    @property
-    def epilogue(self) -> Epilogue:
-        return epilogue_of(self.attribute("epilogue"))
+    epilogue = EpilogueField()
 
     def verify(self) -> Iterable[str]:
         yield from super().verify()
@@ -178,17 +161,9 @@ class SparsePool3dOp(GeometryOp):
 
     OPERATION_NAME = "spconv.sparse_pool3d"
 
-    @property
-    def coords(self) -> ir.Value:
-        return self.operation.operands[0]
-
-    @property
-    def out_coords(self) -> ir.Value:
-        return self.operation.operands[1]
-
-    @property
-    def features(self) -> ir.Value:
-        return self.operation.operands[2]
+    coords = Operand(0)
+    out_coords = Operand(1)
+    features = Operand(2)
 
     @property
     def mode(self) -> str:

@@ -7,17 +7,16 @@ from collections.abc import Iterable
 
 from spconv_compiler.bindings import ir, register_operation
 from spconv_compiler.dialect import rules
+from spconv_compiler.dialect.fields import EpilogueField, Operand, OptionalOperand
 from spconv_compiler.dialect.op import SpconvDialect, SpconvOp, axis_rules, single_result
 from spconv_compiler.dialect.types import (
     element_type,
-    epilogue_of,
     int_parameter,
     map_type,
     packed_type,
     pairs_type,
     schedule_of,
 )
-from spconv_compiler.epilogue import Epilogue
 
 
 class StageOp(SpconvOp):
@@ -47,9 +46,7 @@ class MapOp(StageOp):
 
     OPERATION_NAME = "spconv.map"
 
-    @property
-    def coords(self) -> ir.Value:
-        return self.operation.operands[0]
+    coords = Operand(0)
 
     @property
     def key_width(self) -> int:
@@ -99,9 +96,7 @@ class CompactOp(StageOp):
 
     OPERATION_NAME = "spconv.compact"
 
-    @property
-    def map(self) -> ir.Value:
-        return self.operation.operands[0]
+    map = Operand(0)
 
     @property
     def taps(self) -> int:
@@ -131,9 +126,7 @@ class PackWeightOp(StageOp):
 
     OPERATION_NAME = "spconv.pack_weight"
 
-    @property
-    def weight(self) -> ir.Value:
-        return self.operation.operands[0]
+    weight = Operand(0)
 
     @property
     def c_out(self) -> int:
@@ -175,13 +168,8 @@ class FillOp(StageOp):
 
     OPERATION_NAME = "spconv.fill"
 
-    @property
-    def coords(self) -> ir.Value:
-        return self.operation.operands[0]
-
-    @property
-    def bias(self) -> ir.Value | None:
-        return self.operation.operands[1] if len(self.operation.operands) == 2 else None
+    coords = Operand(0)
+    bias = OptionalOperand(1)
 
     @property
     def c_out(self) -> int:
@@ -225,25 +213,11 @@ class GemmOp(StageOp):
 
     OPERATION_NAME = "spconv.gemm"
 
-    @property
-    def pairs(self) -> ir.Value:
-        return self.operation.operands[0]
-
-    @property
-    def features(self) -> ir.Value:
-        return self.operation.operands[1]
-
-    @property
-    def weight(self) -> ir.Value:
-        return self.operation.operands[2]
-
-    @property
-    def init(self) -> ir.Value:
-        return self.operation.operands[3]
-
-    @property
-    def residual(self) -> ir.Value | None:
-        return self.operation.operands[4] if len(self.operation.operands) == 5 else None
+    pairs = Operand(0)
+    features = Operand(1)
+    weight = Operand(2)
+    init = Operand(3)
+    residual = OptionalOperand(4)
 
     @property
     def taps(self) -> int:
@@ -257,9 +231,7 @@ class GemmOp(StageOp):
     def c_out(self) -> int:
         return rules.channels(self.init)
 
-    @property
-    def epilogue(self) -> Epilogue:
-        return epilogue_of(self.attribute("epilogue"))
+    epilogue = EpilogueField()
 
     @property
     def activation(self) -> str:
@@ -301,17 +273,9 @@ class ApplyEpilogueOp(StageOp):
 
     OPERATION_NAME = "spconv.apply_epilogue"
 
-    @property
-    def input(self) -> ir.Value:
-        return self.operation.operands[0]
-
-    @property
-    def residual(self) -> ir.Value | None:
-        return self.operation.operands[1] if len(self.operation.operands) == 2 else None
-
-    @property
-    def epilogue(self) -> Epilogue:
-        return epilogue_of(self.attribute("epilogue"))
+    input = Operand(0)
+    residual = OptionalOperand(1)
+    epilogue = EpilogueField()
 
     def verify(self) -> Iterable[str]:
         yield from super().verify()
