@@ -59,10 +59,6 @@ _NOT_HIDDEN = tuple(f"amdgpu-no-{name}" for name in ("implicitarg-ptr", "dispatc
 # Else a workgroup of many waves gets half of its registers as accumulation registers, and moves between the halves.
 _NO_ACCUMULATION_REGISTERS = ("amdgpu-agpr-alloc", "0,0")
 _LOCAL_POINTER = "!llvm.ptr<3>"
-# Half words that are loaded in a row. Loads that follow each other are one clause, which is issued again as a whole
-# after a page fault (XNACK), so it must not overwrite an address that it has read. The code generator looks back over
-# five instructions for that, and longer clauses that it plans may grow when loads are put in order.
-_CLAUSE = 4
 
 
 class _Kernel(KernelPointers):
@@ -75,7 +71,6 @@ class _Kernel(KernelPointers):
         self.fail, self.reach = pass_.fail, reach
         self.uniform = Uniform(self._is_shared)
         self.resources: dict[ir.Value, V] = {}
-        self.halves = 0
 
     def run(self) -> None:
         self.change_signature()
@@ -151,18 +146,10 @@ class _Kernel(KernelPointers):
             value = llvm.LoadOp(result.type, self._pointer(op, buffer, index).value, alignment=alignment).result
         else:
             offsets = self._offsets(buffer, index)
-            if bytes_of(result.type) == 2:
-                self._part_halves()
             value = rocdl.raw_ptr_buffer_load(result.type, self._resource_of(buffer).value, *offsets, aux=_no_policy())
         if shared:
             self.uniform.add(value)
         result.replace_all_uses_with(value)
-
-    def _part_halves(self) -> None:
-        """Ends the clause that a row of half words makes now and then."""
-        if self.halves and self.halves % _CLAUSE == 0:
-            rocdl.s_nop(0)
-        self.halves += 1
 
     def _store(self, op: TileStoreOp) -> None:
         value, buffer, index = op.operation.operands

@@ -15,9 +15,11 @@ import tempfile
 from collections.abc import Iterator
 
 from spconv_compiler.bindings import PassManager, gpu, ir
+from spconv_compiler.clauses import part_clauses
 from spconv_compiler.errors import CodegenError
 from spconv_compiler.kernel_facts import GpuKernel, facts_of_object, facts_of_text
 from spconv_compiler.passes.gpu.upstream import attach_target, to_binary
+from spconv_compiler.scratch_room import require_room
 from spconv_compiler.targets import GpuTarget
 
 _ERROR = re.compile(r"^(?:.*:\s*)?error:.*$", re.MULTILINE)
@@ -27,10 +29,14 @@ _OTHER_COMPILER = ("another flydsl has made the object: compile the convolution 
 
 @dataclasses.dataclass(frozen=True)
 class GpuCode:
-    """A linked code object (ELF), and its kernels by name."""
+    """A linked code object (ELF), and its kernels by name.
+
+    level: the text of the module, if it had to be changed for this object (clauses.py), or "".
+    """
 
     object: bytes
     kernels: dict[str, GpuKernel]
+    level: str = ""
 
 
 def emit_gpu(module: ir.Module, target: GpuTarget, toolkit: pathlib.Path) -> GpuCode:
@@ -42,11 +48,15 @@ def emit_gpu(module: ir.Module, target: GpuTarget, toolkit: pathlib.Path) -> Gpu
     Raises:
         CodegenError: the code generator or the linker failed, or a kernel does not fit the target.
     """
-    code = translate(kernels_of(module), attach_target(target), to_binary("bin", str(toolkit)))
+
+    def generate(module: ir.Module) -> bytes:
+        return translate(kernels_of(module), attach_target(target), to_binary("bin", str(toolkit)))
+
+    code, level = part_clauses(module, generate(module), generate)
     facts = facts_of_object(code)
     for name, kernel in facts.items():
         _check(name, kernel, target)
-    return GpuCode(code, facts)
+    return GpuCode(code, facts, level)
 
 
 def emit_isa(module: ir.Module, target: GpuTarget) -> str:
@@ -95,7 +105,9 @@ def translate(kernels: ir.OpView, attach: str, to_binary_pass: str) -> bytes:
 
     Raises:
         CodegenError: the code generator or the linker failed.
+        ToolchainError: no room for temporary files.
     """
+    require_room()
     pipeline = f"builtin.module({attach},{to_binary_pass})"
     with kernels.operation.context, ir.Location.unknown():
         copy = ir.Module.create()

@@ -107,7 +107,7 @@ def _scatter_owners(memory: Memory, target: Allocation, rng: Random, mine: int) 
     part = memory._cells[first : first + target.size // 4]
     count = len(part)
     segments = rng.choice(np.array([*range(1, mine + WAVES + 1), rules.MANY], np.uint32), count)
-    kinds = rng.integers(0, 4, count, np.uint32)
+    kinds = rng.integers(0, len(rules.KINDS), count, np.uint32)
     kinds = np.where((kinds == rules.SETTLED) & (segments == rules.MANY), np.uint32(rules.READ), kinds)
     owned = rules.owner(kinds, segments).astype(np.uint32) | part
     part[:] = np.where(rng.random(count) < 0.03, owned, part)
@@ -199,7 +199,8 @@ class Native:
             return None
         assert found is None
         code = int(self.view(layout.FAULT_CODE, np.int32, 1)[0])
-        lane: int | None = int(self.view(layout.FAULT_LANE, np.int32, 1)[0])
+        named = int(self.view(layout.FAULT_LANE, np.int32, 1)[0])
+        lane = None if named == -1 else named
         item = self.program.instructions[index]
         if code == layout.Code.MEMORY:
             fields = self.records[index * layout.RECORD_BYTES + layout.FIELDS :][:48].view(np.int32)
@@ -207,6 +208,5 @@ class Native:
         elif code == layout.Code.LANDING:
             lane, text = faults.explain_landing(self.bytes)
         else:
-            text = faults.text_of(code, item, self.world.batch.private.size)
-            lane = None if lane == -1 else lane
+            text = faults.text_of(code, item, self.bytes, lane, self.world.batch.private.size)
         return text if lane is None else f"lane {lane}: {text}"

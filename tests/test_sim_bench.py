@@ -14,7 +14,7 @@ from conv_cases import voxels
 
 from spconv_compiler import reference
 from spconv_compiler.bench import frames, sim, sim_child, sim_goals, sim_layer, sim_lds
-from spconv_compiler.errors import SpconvError
+from spconv_compiler.errors import InputError, SpconvError
 from spconv_compiler.sim import watched
 from spconv_compiler.sim.errors import Fault
 from spconv_compiler.sim.interpreter import Machine
@@ -89,16 +89,39 @@ def test_goals_are_counted_beside_the_reference(
         assert row[name] == row["before"][key] / row["after"][key] > 0
     assert row["executed_over_useful"] == row["after"]["executed_over_useful"] >= row["before"]["executed_over_useful"]
     # At this width, on a frame that is not the pull request's, four figures have a goal.
-    asked = [key for key, goal in sim_goals.GOALS.items() if goal.asked(row["published"], row["channels"])]
-    assert asked == ["executed_over_useful", "lds_conflicts", "waves_per_simd", "spills"]
-    worse = {**row, "channels": 256, "fewer_weights": 5.9, "matrix_busy": 0.2, "gather_coalescing": 0.5}
-    assert {"fewer_weights", "matrix_busy", "gather_coalescing"} <= set(sim_goals.missed(worse))
+    assert list(row["reached"]) == ["executed_over_useful", "lds_conflicts", "waves_per_simd", "spills"]
+    assert row["after"]["busiest_group"] >= 1
+    worse = {**row, "channels": 256, "fewer_weights": 5.9, "fewer_requests": 3.5, "matrix_busy": 0.2}
+    worse |= {"gather_coalescing": 0.5, "executed_over_useful": 1.5}
+    assert sim_goals.missed(worse) == ["fewer_weights", "gather_coalescing", "matrix_busy"]
     # A schedule that runs over pairs should multiply little else.
     of_pairs = {**row, "published": False, "executed_over_useful": 1.3, "schedule": "pair_major"}
     assert sim_goals.missed(of_pairs) == ["executed_over_useful"]
     assert sim_goals.missed({**of_pairs, "schedule": "output_stationary"}) == []
     assert sim_goals.chosen(32, "bf16", wanted="pair_major") == "pair_major"
-    assert "5.9!" in sim_goals.table([worse])[1][0] and "spills ≤ 0: 1 of 1" in printed
+    assert {"5.9!", "5 of 8"} <= set(sim_goals.table([worse])[1][0]) and "spills ≤ 0: 1 of 1" in printed
+    # Runs of one case each are put together, and judged by the goals as they are.
+    Path("w.json").write_text(json.dumps({"rows": [{**worse, "reached": {}}]}))
+    assert main(["sim", "--goals", "--read", "g.json", "w.json", "--out", "both.json"]) == 0
+    printed, both = capsys.readouterr().out, json.loads(Path("both.json").read_text())["rows"]
+    assert both[0] == row and both[1]["reached"]["matrix_busy"] is False and "spills ≤ 0: 2 of 2" in printed
+
+
+def test_cases_of_goals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """All frames, or one, or shapes of the pull request at both densities, or at one."""
+    monkeypatch.setattr(sim_goals, "published", lambda rows, density, data: f"pr942-{rows}-{density}")
+    monkeypatch.setattr(frames, "load_frame", lambda name, data: name)
+
+    def found(frame: str | None) -> list[tuple[Any, int]]:
+        return list(sim_goals.cases(tmp_path, frame, (32, 64)))
+
+    every = found(None)
+    assert len(every) == 2 * len(frames.GENERATED) + 8 and every[-1] == ("pr942-94517-5.7", 128)
+    assert found("waymo") == [("waymo", 32), ("waymo", 64)]
+    assert found("pr942") == every[-8:] and len(found("pr942-15052")) == 2
+    assert found("pr942-15052-5.7") == [("pr942-15052-5.7", 512)]
+    with pytest.raises(InputError, match="accepted of that pull request: pr942, pr942-32371-4.2"):
+        found("pr942-1505")
 
 
 def test_a_wrong_result_fails(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,6 +153,8 @@ def test_a_wrong_result_fails(capsys: pytest.CaptureFixture[str], monkeypatch: p
         (["sim", "--strided", "--schedules"], 1, "--strided and --schedules are given; accepted: one of"),
         (["sim", "--goals", "--maps"], 1, "--maps and --goals are given; accepted: one of"),
         (["sim", "--schedules", "pairs_m16", "--goals"], 1, "accepted with --goals: --schedule NAME"),
+        (["sim", "--read", "a.json"], 1, "--read is given without --goals"),
+        (["sim", "--goals", "--read", "none.json"], 1, "none.json"),
     ],
 )
 def test_errors(arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:

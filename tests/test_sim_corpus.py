@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +22,9 @@ from spconv_compiler.sim.instruction import Instruction
 from spconv_compiler.sim.interpreter import Machine, Program
 from spconv_compiler.sim.isa import ROWS
 from spconv_compiler.sim.mutation import wait_mutants
+from spconv_compiler.sim.native import library
 from spconv_compiler.sim.native.machine import NativeMachine
+from spconv_compiler.sim.native.program import NativeProgram
 from spconv_compiler.sim.static_checks import check
 
 
@@ -85,10 +89,21 @@ def _faults(name: str, instructions: Sequence[Instruction], monkeypatch: pytest.
     return False
 
 
+@functools.cache
+def handlers() -> library.Library:
+    """What the samples need beside the table, built at once: a process for each takes longer than a sample runs."""
+    build, missing = library.build_of(True), dict[str, Any]()
+    table = library.load(build).addresses
+    for name in SAMPLES:
+        missing.update(NativeProgram(kernel_of(name)).missing(table))
+    return library.load_more(build, missing)
+
+
 @pytest.mark.parametrize("name", SAMPLES)
-def test_native_engine_agrees(name: str) -> None:
+def test_native_engine_agrees(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same bits, without help of the numpy engine."""
-    sample = SAMPLES[name]
+    sample, more = SAMPLES[name], handlers()
+    monkeypatch.setattr(library, "load_more", lambda build, shapes: more)
     with warnings.catch_warnings():
         warnings.simplefilter("error", SlowKernelWarning)
         found = run(sample, kernel_of(name), NativeMachine)

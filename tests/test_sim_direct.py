@@ -93,7 +93,7 @@ def test_two_loads_to_one_place_and_writes_between_have_no_order() -> None:
     one_after_another = form.format(load=f"{load}\n{wait}\n{load}", wait=wait)
     assert run(one_after_another, WORDS, ZEROS, native=True, lds_bytes=512).tolist() == WORDS.tolist()
     for text in (between, twice):
-        with pytest.raises(Fault, match="a load to LDS lands: written after the load was issued: byte 64 of local"):
+        with pytest.raises(Fault, match="lane 0: a load to LDS lands: written after the load was issued: byte 64 of l"):
             run(text, WORDS, ZEROS, native=True, lds_bytes=512)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import random
 import re
 import struct
@@ -11,6 +12,7 @@ import pytest
 from spconv_compiler.artifact import Artifact
 from spconv_compiler.compiler import compile_conv
 from spconv_compiler.kernel_facts import facts_of_text
+from spconv_compiler.sim import mutation
 from spconv_compiler.sim.elf import CodeObject, find_kernel
 from spconv_compiler.sim.errors import ObjectError
 from spconv_compiler.sim.msgpack import unpack
@@ -148,3 +150,21 @@ def test_msgpack(data: bytes, value: object) -> None:
 def test_bad_msgpack(data: bytes, message: str) -> None:
     with pytest.raises(ObjectError, match=message):
         unpack(data)
+
+
+def test_the_mutation_tool_on_files(
+    artifact: Artifact, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It takes any file that a user names: a report, or one line that names the file and what is wrong with it."""
+    good, short, missing = tmp_path / "good.elf", tmp_path / "short.elf", tmp_path / "missing.elf"
+    good.write_bytes(artifact.object)
+    short.write_bytes(artifact.object[:9000])
+    assert mutation.main([str(good)]) == 0
+    assert "caught" in capsys.readouterr().out
+    for bad, message in ((short, "truncated code object"), (missing, "No such file")):
+        assert mutation.main([str(bad)]) == 1
+        error = capsys.readouterr().err
+        assert error.startswith(f"spconv_compiler.sim.mutation: error: {bad}: {message}") and error.count("\n") == 1
+    with pytest.raises(SystemExit) as stop:
+        mutation.main(["--help"])
+    assert stop.value.code == 0 and "code object" in capsys.readouterr().out

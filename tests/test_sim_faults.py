@@ -108,6 +108,17 @@ FAULTS = {
         {"lds_bytes": 512, "block": 128},
         "race: another wave reads what this one writes without a barrier",
     ),
+    "scratch past the end": (
+        "scratch_store_dword v1, v0, off\n",
+        {"scratch_bytes": 64},
+        "lane 16: out of bounds: byte 64 of 64 bytes",
+    ),
+    "scratch misaligned": ("scratch_store_dword v0, v1, off\n", {"scratch_bytes": 128}, "lane 1: misaligned: 4 bytes"),
+    "scratch nobody wrote": (
+        "scratch_store_dword off, v0, off\nscratch_load_dword v2, v1, off\n",
+        {"scratch_bytes": 256},
+        "lane 1: nobody wrote: 4 bytes at byte 4 of scratch memory",
+    ),
     "bpermute of an undefined lane": ("ds_bpermute_b32 v2, v9, v0\n", {}, "the number of the lane is undefined"),
 }
 
@@ -115,7 +126,7 @@ FAULTS = {
 # How a report ends that has an address: the allocation and the place in it.
 _IN_MEMORY = r"byte \d+ of (source|target) \(256 bytes\), address 0x[0-9a-f]+"
 _PAST_MEMORY = r"address 0x[0-9a-f]+, \d+ bytes past the end of (source|target|arguments of k)"
-_LOCAL = r"byte \d+ of (\d+ bytes of )?local memory"
+_LOCAL = r"byte \d+ of (\d+ bytes of )?(local|scratch) memory"
 
 
 @pytest.mark.parametrize("name", FAULTS)

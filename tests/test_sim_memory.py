@@ -108,7 +108,7 @@ def test_segments_run_out() -> None:
     memory.begin_launch(4)
     memory.next_segment = rules.MANY - 7
     memory.begin_epoch(np.array([5]))
-    with pytest.raises(LaunchFault, match="more than 33554430 segments"):
+    with pytest.raises(LaunchFault, match="more than 16777214 segments"):
         memory.begin_epoch(np.array([5]))
 
 
@@ -165,10 +165,9 @@ class OneWord:
 
 @pytest.mark.parametrize("waves", [1, 2, 3])
 def test_races_of_random_accesses(waves: int) -> None:
-    """No access in order is refused. With one wave a workgroup every race is found; with more, nearly every one: a
-    cell does not keep both the last write and the last read of a word that a workgroup wrote and read."""
+    """No access in order is refused, and every race is found."""
     rng, word = random.Random(waves), OneWord(waves)
-    races = missed = clean = 0
+    races = clean = 0
     for _ in range(2500):
         word.begin()
         history: list[Touch] = []
@@ -178,14 +177,12 @@ def test_races_of_random_accesses(waves: int) -> None:
                 word.barrier(group)
             now = Touch(group, rng.randrange(waves), word.epochs[group], rng.choice(["read", "update", "write"]))
             race = any(earlier.races(now) for earlier in history)
-            passed = word.touch(now.group, now.wave, now.kind)
-            assert passed or race, (history, now)
+            assert word.touch(now.group, now.wave, now.kind) != race, (history, now)
             history.append(now)
-            races, missed, clean = races + race, missed + (race and passed), clean + (not race)
-            if not passed or race:
+            races, clean = races + race, clean + (not race)
+            if race:
                 break
     assert races > 500 and clean > 2000
-    assert missed == 0 if waves == 1 else missed < 0.03 * races
 
 
 # Kernels that break exactly one rule, and their neighbours that break none, on both engines.

@@ -24,7 +24,6 @@ from spconv_compiler.sim.isa import ROWS
 from spconv_compiler.sim.machine import Active, Batch
 from spconv_compiler.sim.memory import Allocation
 from spconv_compiler.sim.native import layout, library
-from spconv_compiler.sim.native.family import handler_name
 from spconv_compiler.sim.native.program import NativeProgram
 
 LOCAL = 16376
@@ -32,24 +31,10 @@ SCRATCH = 68
 RAW = 0x27000
 
 
-@functools.cache
-def rare_handlers(checks: bool) -> library.Library:
-    """Handlers of supported opcodes that are not built in advance, in one go."""
-    listed = [(row, shape) for row in CHECKED for shape in library.family_of(row).shapes(row)]
-    named = {handler_name(*each): each for each in listed}
-    missing = {name: each for name, each in named.items() if name not in handlers(checks).addresses}
-    return library.load_more(library.build_of(checks), missing)
-
-
 def program_addresses(program: NativeProgram, checks: bool) -> dict[str, int]:
-    """Handlers of a program: of the table, of the rare opcodes, or made for it."""
+    """Handlers of a program: of the table, and those that are made for it, in one go."""
     found = dict(handlers(checks).addresses)
-    if program.missing(found):
-        found.update(rare_handlers(checks).addresses)
-    missing = program.missing(found)
-    if missing:
-        found.update(library.load_more(library.build_of(checks), missing).addresses)
-    return found
+    return {**found, **library.load_more(library.build_of(checks), program.missing(found)).addresses}
 
 
 @functools.cache

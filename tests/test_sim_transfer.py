@@ -181,9 +181,9 @@ def test_scratch_memory() -> None:
     """
     found = run(text + STORE, WORDS, ZEROS, scratch_bytes=32)
     assert found.tolist() == [4 * lane << 16 | lane for lane in range(64)]
-    with pytest.raises(Fault, match="out of bounds of the 8 bytes of scratch"):
+    with pytest.raises(Fault, match=r"lane 0: out of bounds: byte 12 of 8 bytes of scratch"):
         run(text + STORE, WORDS, ZEROS, scratch_bytes=8)
-    with pytest.raises(Fault, match="nobody wrote: scratch memory"):
+    with pytest.raises(Fault, match=r"lane 0: nobody wrote: 4 bytes at byte 16 of scratch memory"):
         run(text.replace("s20 offset:8", "s20 offset:12") + STORE, WORDS, ZEROS, scratch_bytes=32)
 
 

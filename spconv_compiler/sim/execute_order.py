@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from spconv_compiler.sim.algebra import Array
 from spconv_compiler.sim.execute_vector import Run
 from spconv_compiler.sim.instruction import Instruction, Wait
 from spconv_compiler.sim.machine import Active, Batch
 from spconv_compiler.sim.memory import Report
-from spconv_compiler.sim.transfers import CAPACITY
+from spconv_compiler.sim.transfers import CAPACITY, Who
 
 
 def land(active: Active, count: int) -> None:
     """Loads to LDS with at least so many younger instructions are there."""
     batch = active.batch
 
-    def report(waves: Array) -> Report:
-        return lambda lane, reason: batch.fault(int(waves[lane]), None, f"a load to LDS lands: {reason}")
+    def report(who: Who) -> Report:
+        def fault(index: int, reason: str) -> Exception:
+            return batch.fault(int(who.waves[index]), int(who.lanes[index]), f"a load to LDS lands: {reason}")
+
+        return fault
 
     batch.transfers.land(batch.local, active.waves, batch.epochs, count, report)
 

@@ -201,7 +201,7 @@ def _to_local(instruction: Instruction, register: Registers) -> Run:
         target = (start + lanes.lanes * step).astype(np.uint64)
         if len(target):
             waves = lanes.waves
-            who = Who(waves, batch.slots[waves], batch.waves[waves], batch.epochs[waves])
+            who = Who(waves, batch.slots[waves], batch.waves[waves], batch.epochs[waves], lanes.lanes)
             batch.transfers.start(batch.local, who, target, data, lanes.report)
             land(active, CAPACITY)
 
@@ -340,16 +340,18 @@ def scratch(instruction: Instruction, register: Registers) -> Run:
         private = active.batch.private
         bad = active.lanes & ((places < 0) | (places + access.size > private.size))
         if bad.any():
-            active.fail(bad, f"out of bounds of the {private.size} bytes of scratch memory")
+            active.fail(bad, f"out of bounds: byte {places[bad][0]} of {private.size} bytes of scratch memory")
         misaligned = active.lanes & (places % min(access.size, 4) != 0)
         if misaligned.any():
-            active.fail(misaligned, f"misaligned: {access.size} bytes of scratch memory")
+            first = places[misaligned][0]
+            active.fail(misaligned, f"misaligned: {access.size} bytes at byte {first} of scratch memory")
         lanes = Lanes(active, active.lanes)
         where = places[lanes.rows, lanes.lanes]
         if loads:
             found, ready = private.load(lanes.waves, lanes.lanes, where, access.size)
             if not ready.all():
-                raise lanes.report(int((~ready).argmax()), "nobody wrote: scratch memory")
+                lane = int((~ready).argmax())
+                raise lanes.report(lane, f"nobody wrote: {access.size} bytes at byte {where[lane]} of scratch memory")
             _deliver(lanes, data, found, active.lanes, access)
         else:
             values, known = lanes.data(data, access.dwords)

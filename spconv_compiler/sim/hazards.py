@@ -22,8 +22,8 @@ class Source:
 
     kind: "valu" (a register it wrote; name: "trans" or "shifted" where that makes a difference), "m0" (written by the
         scalar unit), "setreg" (a hardware register, by name), "mfma" (D), "mfma c" (C that it still reads),
-        "wide store" (its data; name: "soffset" or ""), "clause reads", "clause writes": registers of a memory
-        instruction right before, name: "smem" or "vmem".
+        "wide store" (its data; name: "soffset" or ""), "clause reads", "clause writes": registers of the memory
+        instructions right before, name: "smem" or "vmem"; the distance does not count.
     """
 
     kind: str
@@ -45,6 +45,7 @@ _VECTOR = (*_ARITHMETIC, "mfma")
 _VMEM = ("buffer", "global", "flat", "scratch")
 # Memory instructions in a row are one clause, which is issued again as a whole after a page fault (XNACK).
 _CLAUSE = {**dict.fromkeys(_VMEM, "vmem"), "smem": "smem"}
+_BROKEN_CLAUSE = "a clause reads and writes one register, or a store ends it without a pause"
 _TRANSCENDENTAL = ("v_exp_", "v_log_", "v_rcp_", "v_rsq_", "v_sqrt_", "v_sin_", "v_cos_")
 
 
@@ -82,22 +83,39 @@ def step(state: State, item: Instruction, *, overwritten: bool = True) -> tuple[
             if not source.registers:
                 continue
         stale = overwritten and source.kind == "valu" and written.issuperset(source.registers)
-        stale |= source.kind.startswith("clause") and source.name != _CLAUSE.get(item.row.kind)
-        if distance + passed < _FARTHEST and not stale:
+        if distance + passed < _FARTHEST and not stale and not source.kind.startswith("clause"):
             after[source] = min(distance + passed, after.get(source, _FARTHEST))
     for source in _sources(item):
         after[source] = 0
+    after.update(_clause_after(state, item))
     return after, problems
+
+
+def clause_step(state: State, item: Instruction) -> tuple[State, list[str]]:
+    """What step says of clauses alone."""
+    written, read = split_operands(item)
+    reads, writes = (
+        {register for operand in operands for register in registers_of(operand)} for operands in (read, written)
+    )
+    return _clause_after(state, item), [_BROKEN_CLAUSE] * _breaks_clause(state, item, reads, writes)
+
+
+def _clause_after(state: State, item: Instruction) -> State:
+    """The registers of the clause that an instruction begins or goes on with, however long it is."""
+    name = _CLAUSE.get(item.row.kind)
+    if name is None:
+        return {}
+    after: State = {source: 0 for source in state if source.kind.startswith("clause") and source.name == name}
+    for what, operands in zip(("clause writes", "clause reads"), split_operands(item), strict=True):
+        registers = tuple(register for operand in operands for register in registers_of(operand))
+        if registers:
+            after[Source(what, name, registers)] = 0
+    return after
 
 
 def _sources(item: Instruction) -> Iterator[Source]:
     row = item.row
     written, read = split_operands(item)
-    if row.kind in _CLAUSE:
-        for what, operands in (("reads", read), ("writes", written)):
-            registers = tuple(register for operand in operands for register in registers_of(operand))
-            if registers:
-                yield Source(f"clause {what}", _CLAUSE[row.kind], registers)
     if row.kind == "mfma":
         yield Source("mfma", row.name, tuple(registers_of(written[0])), row.matrix)
         registers = tuple(registers_of(read[2]))
@@ -141,7 +159,7 @@ def _conflicts(state: State, item: Instruction) -> Iterator[tuple[str, int, int]
     reads = {register for operand in read for register in registers_of(operand)}
     kind = item.row.kind
     if _breaks_clause(state, item, reads, writes):
-        yield "a clause reads and writes one register, or a store ends it without a pause", 1, 0
+        yield _BROKEN_CLAUSE, 1, 0
     for source, distance in state.items():
         touched = set(source.registers)
         if source.kind == "valu":

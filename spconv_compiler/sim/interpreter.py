@@ -49,7 +49,7 @@ _LDS_BYTES = 160 * 1024
 _SCRATCH_BYTES = 16 * 1024
 _MAX_GRID = 2**31 - 1
 # As many as segments can tell apart (cells.py); more would also take minutes.
-_MAX_GROUPS = 2**25
+_MAX_GROUPS = 2**24
 
 
 @dataclasses.dataclass

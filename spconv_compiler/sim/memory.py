@@ -115,7 +115,7 @@ class Memory(Arena):
             found = rules.entries(cells, access, segments, self.groups, self.width, fences, fetch=fetch)
             race = found >= rules.RACE
             if scalar:
-                race = race | (found & 3 != rules.READ) & (cells & ~np.uint32(STATE_BITS) != INPUT)
+                race = race | (found & rules.KIND_MASK != rules.READ) & (cells & ~np.uint32(STATE_BITS) != INPUT)
             if race.any():
                 lane, part = np.argwhere(race)[0]
                 text = self._race(int(cells[lane, part]), access, int(segments[lane]), int(found[lane, part]))
@@ -129,9 +129,10 @@ class Memory(Arena):
             cells = self._cells[words]
 
     def _race(self, cell: int, access: int, segment: int, found: int) -> str:
-        last, kind = cell >> rules.SEGMENT_SHIFT, cell >> rules.KIND_SHIFT & 3
+        last, kind = cell >> rules.SEGMENT_SHIFT, cell >> rules.KIND_SHIFT & rules.KIND_MASK
         if found < rules.RACE:
-            return f"a scalar load of what this launch {rules.VERBS[kind - 1]}"
+            changes = rules.UPDATE if kind == rules.MIXED else kind
+            return f"a scalar load of what this launch {rules.VERBS[changes - 1]}"
         verb, mine = rules.VERBS[found - rules.RACE], rules.VERBS[access - 1]
         if last == rules.MANY or self.groups[last] != self.groups[segment]:
             return f"another workgroup {verb} what this one {mine} in this launch"

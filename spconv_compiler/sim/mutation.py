@@ -10,6 +10,7 @@ weaker wait where waits are for more than registers: loads straight to LDS, and 
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import functools
 import itertools
@@ -22,7 +23,7 @@ from spconv_compiler.artifact import Artifact
 from spconv_compiler.sim.cfg import build_blocks
 from spconv_compiler.sim.decode import decode
 from spconv_compiler.sim.elf import CodeObject, Kernel
-from spconv_compiler.sim.errors import Fault
+from spconv_compiler.sim.errors import Fault, ObjectError
 from spconv_compiler.sim.instruction import Instruction, Operand, Wait
 from spconv_compiler.sim.interpreter import is_counted
 from spconv_compiler.sim.mutation_reasons import barrier_reason, reason
@@ -302,13 +303,29 @@ def _add(total: Found, part: Found) -> None:
     total.missed += part.missed
 
 
-def main(paths: Sequence[str]) -> None:
-    """Prints the report of code objects, or that of the project's own kernels."""
-    lines = (line for path in paths for line in report(pathlib.Path(path).read_bytes())) if paths else emitted_report()
-    for line in lines:
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints the report of code objects, or that of the project's own kernels, and returns the exit code."""
+    from spconv_compiler.tools.console import guarded
+
+    tool = "spconv_compiler.sim.mutation"
+    parser = argparse.ArgumentParser(prog=f"python -m {tool}", description="Says which weakened kernels are noticed.")
+    parser.add_argument("file", nargs="*", help="a code object (default: every kernel the project emits; minutes)")
+    return guarded(tool, lambda: _print(parser.parse_args(argv).file))
+
+
+def _print(paths: Sequence[str]) -> int:
+    for line in itertools.chain.from_iterable(map(_of_file, paths)) if paths else emitted_report():
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
+    return 0
+
+
+def _of_file(path: str) -> Iterator[str]:
+    try:
+        yield from report(pathlib.Path(path).read_bytes())
+    except ObjectError as error:
+        raise ObjectError(f"{path}: {error}") from error
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main())

@@ -14,8 +14,6 @@ from spconv_compiler.sim.instruction import Instruction, Wait
 from spconv_compiler.sim.mutation_paths import counted, nothing_more_under_way, one_wave_alone, only_loads
 from spconv_compiler.sim.static_checks import check
 
-# Instructions before and behind a no-op among which loads are looked for.
-_NEAR = 4
 _LGKM = ("lds", "permute", "smem", "flat", "clock")
 
 
@@ -81,9 +79,6 @@ def _of_no_op(index: int, instructions: Sequence[Instruction], weaker: Sequence[
     targets = {item.operands[0].number for item in instructions if item.row.kind == "branch"}
     if index < place < len(instructions) and instructions[place].address in targets:
         return f"it fills up to the aligned loop at 0x{instructions[place].address:x}"
-    beside = instructions[max(0, index - _NEAR) : index], instructions[place : place + _NEAR]
-    if all(any(counted(each) and only_loads(each) for each in part) for part in beside):
-        return "it parts loads, and in the longer run of loads none writes a register that one of them reads"
     if not check(instructions, overwritten=False) and check(weaker, overwritten=False):
         return "it is for a register that another instruction has overwritten by then"
     return ""

@@ -41,6 +41,13 @@ def check(instructions: Sequence[Instruction], *, overwritten: bool = True) -> l
     return [found[key] for key in sorted(found)]
 
 
+def check_clauses(instructions: Sequence[Instruction]) -> list[Violation]:
+    """Those violations alone that clauses make."""
+    found = _solve(build_blocks(instructions), instructions, hazards.clause_step, hazards.join, {0: {}}, [0])
+    by_address = {violation.instruction.address: violation for violation in found}
+    return [by_address[address] for address in sorted(by_address)]
+
+
 class Baseline:
     """What the checks know of a kernel, to look at many that differ in one wait or no-op that is weaker.
 

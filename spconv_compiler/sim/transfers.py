@@ -22,16 +22,17 @@ CAPACITY = 63
 
 @dataclasses.dataclass
 class Who:
-    """The waves of lanes [n]: place in the batch, workgroup, number, and epoch."""
+    """Lanes [n]: place of the wave in the batch, workgroup, number of the wave, its epoch, number of the lane."""
 
     waves: Array
     slots: Array
     numbers: Array
     epochs: Array
+    lanes: Array
 
     def chosen(self, index: Array) -> Who:
         """Some of the lanes."""
-        return Who(self.waves[index], self.slots[index], self.numbers[index], self.epochs[index])
+        return Who(*(getattr(self, field.name)[index] for field in dataclasses.fields(self)))
 
 
 @dataclasses.dataclass
@@ -56,10 +57,12 @@ class Transfers:
         self.flights.append(Flight(who, self.issued[who.waves], places, 4 * data.shape[1]))
         issue(local, who, places, data, report)
 
-    def land(self, local: LocalMemory, waves: Array, epochs: Array, count: int, report: Callable[..., Report]) -> None:
+    def land(
+        self, local: LocalMemory, waves: Array, epochs: Array, count: int, report: Callable[[Who], Report]
+    ) -> None:
         """The wait of some waves for at most `count` younger instructions: older loads are there now.
 
-        report: from the waves of lanes to a Report.
+        report: from lanes to a Report.
         """
         rest = []
         for flight in self.flights:
@@ -69,7 +72,7 @@ class Transfers:
                 who = flight.who.chosen(done)
                 # The order with other waves counts from here on.
                 who.epochs = epochs[who.waves]
-                arrive(local, who, flight.places[done], flight.size, report(who.waves))
+                arrive(local, who, flight.places[done], flight.size, report(who))
             if not done.all():
                 left = ~done
                 rest.append(Flight(flight.who.chosen(left), flight.order[left], flight.places[left], flight.size))

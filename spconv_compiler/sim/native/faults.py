@@ -21,6 +21,11 @@ from spconv_compiler.sim.native.memory_block import ROOM, ROOM_MASK, ROOM_PART
 from spconv_compiler.sim.transfers import Who, arrive, issue
 
 _ANOTHER_THREAD = "race: another workgroup touched these words at the same time, in another thread"
+_OF_SCRATCH: dict[int, str] = {
+    layout.Code.PRIVATE_BOUNDS: "out of bounds",
+    layout.Code.PRIVATE_MISALIGNED: "misaligned",
+    layout.Code.PRIVATE_UNWRITTEN: "nobody wrote",
+}
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -58,20 +63,22 @@ class _Context:
         return np.stack(words, axis=1), np.stack(known, axis=1)
 
 
-def text_of(code: int, item: Instruction, scratch_bytes: int) -> str:
-    """What a fault code means; not of MEMORY, LANDING and BUDGET. scratch_bytes: of a lane."""
+def text_of(code: int, item: Instruction, context: Bytes, lane: int | None, scratch_bytes: int) -> str:
+    """What a fault code means, of a lane if it names one; not of MEMORY, LANDING, BUDGET. scratch_bytes: of a lane."""
     if code == layout.Code.TRAP:
         return f"the kernel traps (s_trap {item.operands[0].number})"
+    if code not in _OF_SCRATCH:
+        return layout.FAULT_TEXT[code]
+    assert item.row.access is not None and lane is not None
+    # Places count from the start of the wave's scratch memory.
+    byte = int(context[ROOM + 8 * lane :][:8].view(np.int64)[0]) - lane * scratch_bytes
     if code == layout.Code.PRIVATE_BOUNDS:
-        return f"out of bounds of the {scratch_bytes} bytes of scratch memory"
-    if code == layout.Code.PRIVATE_MISALIGNED:
-        assert item.row.access is not None
-        return f"misaligned: {item.row.access.size} bytes of scratch memory"
-    return layout.FAULT_TEXT[code]
+        return f"out of bounds: byte {byte} of {scratch_bytes} bytes of scratch memory"
+    return f"{_OF_SCRATCH[code]}: {item.row.access.size} bytes at byte {byte} of scratch memory"
 
 
-def explain_landing(context: Bytes) -> tuple[int | None, str]:
-    """(None, reason) of a wave whose fault code is layout.Code.LANDING: of its oldest load to LDS."""
+def explain_landing(context: Bytes) -> tuple[int, str]:
+    """(lane, reason) of a wave whose fault code is layout.Code.LANDING: of its oldest load to LDS."""
     wave = _Context(context)
     number = wave.read(layout.FLIGHTS_LANDED) % layout.FLIGHT_COUNT
     entry = layout.FLIGHTS + layout.FLIGHT_BYTES * number
@@ -79,9 +86,9 @@ def explain_landing(context: Bytes) -> tuple[int | None, str]:
     step = wave.read(entry + layout.FLIGHT_STEP)
     places = (wave.read(entry + layout.FLIGHT_START) + lanes * step).astype(np.uint64)
     try:
-        arrive(_local_memory(wave), _who(wave, len(lanes)), places, step, _FoundError)
+        arrive(_local_memory(wave), _who(wave, lanes), places, step, _FoundError)
     except _FoundError as found:
-        return None, f"a load to LDS lands: {found.args[1]}"
+        return int(lanes[found.args[0]]), f"a load to LDS lands: {found.args[1]}"
     raise AssertionError("the native engine refuses the landing of a load to LDS; the numpy engine does not")
 
 
@@ -137,7 +144,7 @@ def _access_direct(memory: Memory, wave: _Context, item: Instruction) -> None:
     start = (wave.read(layout.M0) & 0xFFFFFFFF) + item.modifiers.get("offset", 0)
     places = (start + wave.lanes * step).astype(np.uint64)
     data = np.zeros((len(places), step // 4), np.uint32)
-    issue(_local_memory(wave), _who(wave, len(places)), places, data, _FoundError)
+    issue(_local_memory(wave), _who(wave, wave.lanes), places, data, _FoundError)
 
 
 def _same(old: Any, data: Any) -> Any:
@@ -161,10 +168,10 @@ def _local_memory(wave: _Context) -> LocalMemory:
     return LocalMemory(1, size, words, cells)
 
 
-def _who(wave: _Context, count: int) -> Who:
-    """The wave, for `count` lanes."""
-    nothing = np.zeros(count, np.int64)
-    return Who(nothing, nothing, nothing + wave.read(layout.WAVE), nothing + wave.read(layout.EPOCH))
+def _who(wave: _Context, lanes: npt.NDArray[np.int64]) -> Who:
+    """Lanes of the wave."""
+    nothing = np.zeros(len(lanes), np.int64)
+    return Who(nothing, nothing, nothing + wave.read(layout.WAVE), nothing + wave.read(layout.EPOCH), lanes)
 
 
 def _access_local(wave: _Context, item: Instruction, fields: npt.NDArray[np.int32]) -> None:

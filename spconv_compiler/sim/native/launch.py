@@ -224,7 +224,7 @@ class Thread:
         elif code == Code.BUDGET:
             reason = f"more than {self._settings.budget} instructions: an endless loop?"
         else:
-            reason = faults.text_of(code, item, program.kernel.descriptor.scratch_bytes)
+            reason = faults.text_of(code, item, context, lane, program.kernel.descriptor.scratch_bytes)
         where = f"workgroup {read(layout.GROUP, np.int64)}, wave {read(layout.WAVE)}"
         where += "" if lane is None else f", lane {lane}"
         fault = Fault(f"{program.kernel.name}: 0x{item.address:x}: {item}\n  {where}: {reason}")

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import enum
 
+from spconv_compiler.sim import cells
 from spconv_compiler.sim.execute_memory import RAW_BUFFER
 from spconv_compiler.sim.interpreter import BARRIER_MISSED
 
 LANES = 64
-MOST_SEGMENTS = 2**25 - 1
+MOST_SEGMENTS = cells.MANY
 ALL = 0xFFFFFFFFFFFFFFFF
 FILL = 0xFFA5FFA5
 
@@ -39,7 +40,7 @@ STATUS = STATE + 8
 SLICE = STATE + 12  # taken branches that are left
 EPOCH = STATE + 16  # barriers passed
 WAVE = STATE + 20  # number in its workgroup
-SEGMENT = STATE + 24  # number of (group, wave, epoch) in this launch; 25 bits
+SEGMENT = STATE + 24  # number of (group, wave, epoch) in this launch; 24 bits
 SLOT = STATE + 28  # place of its workgroup in the window
 GROUP = STATE + 32  # int64: number of the workgroup in the launch
 RESUME = STATE + 40  # pointer: the record to go on with
@@ -190,6 +191,5 @@ FAULT_TEXT: dict[int, str] = {
     Code.DESCRIPTOR_STRANGE: f"the buffer descriptor is not a raw buffer of flags 0x{RAW_BUFFER:x} and stride 0",
     Code.TRANSPOSED_OFF: "lanes are off in a transposed read",
     Code.M0_UNDEFINED: "m0 is undefined",
-    Code.PRIVATE_UNWRITTEN: "nobody wrote: scratch memory",
     Code.PARTLY_BEYOND: "partly beyond the end of the buffer",
 }

@@ -170,7 +170,7 @@ def first_and_many(f: Handler, kind: int, cells: Value, mine: Value, many: Value
     """
     count = lanes_of(cells.type)
     untouched = f.compare("eq", cells, f.constant(rules.READY, cells.type))
-    bits = f.binary("and", cells, f.constant(rules.READY | 3 << rules.KIND_SHIFT, cells.type))
+    bits = f.binary("and", cells, f.constant(rules.READY | rules.KIND_MASK << rules.KIND_SHIFT, cells.type))
     alike = f.compare("eq", bits, f.constant(rules.READY | kind << rules.KIND_SHIFT, cells.type))
     alone = f.compare("eq", f.launch(layout.SEGMENT_WIDTH), f.constant(1, "i64"))
     alike = f.binary("and", alike, f.broadcast(alone, count))

@@ -174,13 +174,14 @@ def next_cell(f: Handler, access: str, old: Value, shift: Value, size: Value) ->
         mask = low_bits(f, size)
         missing = f.compare("ne", f.binary("and", f.binary("lshr", low, shift), mask), mask)
         bad = f.binary("or", bad, missing)
-    kind = f.binary("and", f.binary("lshr", old, number(rules.KIND_SHIFT)), number(3))
+    kind = f.binary("and", f.binary("lshr", old, number(rules.KIND_SHIFT)), number(rules.KIND_MASK))
     last = f.binary("lshr", old, number(rules.SEGMENT_SHIFT))
     untouched = f.compare("ult", old, number(rules.STATE_BITS + 1))
     entry = _entry(f, access, kind, last, untouched)
     race = f.compare("uge", entry, number(rules.RACE))
     if access == "scalar":
-        race = f.binary("or", race, f.compare("ne", f.binary("and", entry, number(3)), number(rules.READ)))
+        kept = f.binary("and", entry, number(rules.KIND_MASK))
+        race = f.binary("or", race, f.compare("ne", kept, number(rules.READ)))
     new = f.binary("or", low, _new_owner(f, entry, last))
     input_ = f.compare("eq", f.binary("and", old, number(~rules.STATE_BITS)), number(rules.INPUT))
     race = f.select(input_, f.constant(0 if inputs else 1, "i1"), race)
@@ -208,16 +209,16 @@ def _entry(f: Handler, access: str, kind: Value, last: Value, untouched: Value) 
     rule = ACCESSES[access][0]
 
     def row(state: int) -> Value:
-        return f.constant(int.from_bytes(bytes(rules.TABLE[rule, state]), "little"), "i32")
+        return f.constant(int.from_bytes(bytes(rules.TABLE[rule, state]), "little"), "i64")
 
     entries = row(rules.SETTLED)
-    for state in (rules.READ, rules.UPDATE, rules.WRITE):
+    for state in (rules.READ, rules.UPDATE, rules.WRITE, rules.MIXED):
         entries = f.select(f.compare("eq", kind, f.constant(state, "i32")), row(state), entries)
     entries = f.select(untouched, row(rules.UNTOUCHED), entries)
 
     def column(relation: Value) -> Value:
-        shift = f.binary("shl", relation, f.constant(3, "i32"))
-        return f.binary("and", f.binary("lshr", entries, shift), f.constant(0xFF, "i32"))
+        shift = f.convert("zext", f.binary("shl", relation, f.constant(3, "i32")), "i64")
+        return f.convert("trunc", f.binary("and", f.binary("lshr", entries, shift), f.constant(0xFF, "i64")), "i32")
 
     relation = _relation(f, last, untouched)
     entry = column(relation)
@@ -226,8 +227,8 @@ def _entry(f: Handler, access: str, kind: Value, last: Value, untouched: Value) 
     many = f.compare("eq", last, f.constant(rules.MANY, "i32"))
     settled = known(f, f.select(many, f.constant(0, "i32"), last))
     settled = f.binary("and", settled, f.compare("eq", relation, f.constant(rules.FOREIGN, "i32")))
-    ordered = kind if access in ("read", "fetch") else column(f.constant(rules.ORDERED, "i32"))
-    return f.select(settled, ordered, entry)
+    fenced = kind if access in ("read", "fetch") else column(f.constant(rules.FENCED, "i32"))
+    return f.select(settled, fenced, entry)
 
 
 def _new_owner(f: Handler, entry: Value, last: Value) -> Value:
@@ -235,11 +236,11 @@ def _new_owner(f: Handler, entry: Value, last: Value) -> Value:
     mine, wave = f.state(layout.SEGMENT), f.state(layout.WAVE)
     waves = f.convert("trunc", f.launch(layout.GROUP_WAVES), "i32")
     several = f.binary("add", f.binary("sub", mine, wave), waves)
-    choice = f.binary("lshr", entry, f.constant(2, "i32"))
+    choice = f.binary("lshr", entry, f.constant(rules.CHOICE_SHIFT, "i32"))
     segment = last
     for number, value in ((rules.MINE, mine), (rules.SEVERAL, several), (rules.ALL, f.constant(rules.MANY, "i32"))):
         segment = f.select(f.compare("eq", choice, f.constant(number, "i32")), value, segment)
-    kind = f.binary("and", entry, f.constant(3, "i32"))
+    kind = f.binary("and", entry, f.constant(rules.KIND_MASK, "i32"))
     return f.binary(
         "or",
         f.binary("shl", segment, f.constant(rules.SEGMENT_SHIFT, "i32")),
