@@ -1,4 +1,4 @@
-"""Lowers spconv.cross_map to functions that sort both coordinate sets as packed keys and look up neighbours.
+"""Lowers spconv.cross_map to functions that sort both coordinate sets as packed keys.
 
 Before:
     %map = "spconv.cross_map"(%fine, %coarse) {kernel_size, stride, padding, dilation,
@@ -6,15 +6,13 @@ Before:
 After:
     %keys, %origin, %status = …                                 of the fine set, as convert-map-to-loops makes them
     %coarse_keys, %coarse_origin, %coarse_status = …
-    %table = "spconv.alloc"() {name = "cross_table", size = coarse_rows * 9 + 16}
-    "spconv.launch"(%fine, %keys, …)                {kernel = @kernels::@sort_keys_k32, group = "fine"}
-    "spconv.launch"(%coarse, %coarse_keys, …)       {kernel = @kernels::@sort_keys_k32_s2x2x2_p1x1x1, group = "coarse"}
-    "spconv.launch"(%coarse_keys, %keys, %table, …) {kernel = @kernels::@cross_table_k32_3x3x3_d1x1x1, group = "map"}
+    "spconv.launch"(%fine, %keys, …)          {kernel = @kernels::@sort_keys_k32, group = "fine"}
+    "spconv.launch"(%coarse, %coarse_keys, …) {kernel = @kernels::@sort_keys_k32_s2x2x2_p1x1x1, group = "coarse"}
 
-The map is (keys, origin, status, coarse_keys, coarse_origin, coarse_status, table); the cast that
-stands for it keeps the op's geometry. Needs level stages with schedules, gives level loops for this op. Fails on an
-op without a schedule or with one that is not for processors, and on a second op in a function: the box of keys is
-one.
+The map is (keys, origin, status, coarse_keys, coarse_origin, coarse_status), all that a search needs: who reads the
+map searches in its own order. The cast that stands for it keeps the op's geometry. Needs level stages with schedules,
+gives level loops for this op. Fails on an op without a schedule or with one that is not for processors, and on a second
+op in a function: the box of keys is one.
 """
 
 from __future__ import annotations
@@ -27,9 +25,8 @@ from spconv_compiler.dialect import CrossMapOp
 from spconv_compiler.dialect.geometry import AXES
 from spconv_compiler.dialect.plan import BOX, alloc, launch, symbol
 from spconv_compiler.passes.base import Pass, replace_each
-from spconv_compiler.passes.cpu.cross_table import CrossGeometry, CrossTable
+from spconv_compiler.passes.cpu.cross_table import CrossGeometry
 from spconv_compiler.passes.cpu.functions import Functions, pointer
-from spconv_compiler.passes.cpu.half_table import TABLE_PADDING
 from spconv_compiler.passes.cpu.scheduled import functions_for, only_one, parameters
 from spconv_compiler.passes.cpu.sorted_keys import KEY_PADDING, STATUS_WORDS, Packing, SortedKeys
 from spconv_compiler.passes.gpu.limits import require
@@ -61,16 +58,9 @@ def rewrite_cross_map(op: CrossMapOp, functions: Functions) -> list[ir.Value]:
 
     geometry = CrossGeometry.of(op.kernel_size, op.dilation, op.key_width)
     require(op, "voxels of one map", "rows", geometry.most_rows)
-    table = alloc("cross_table", i32(), f"coarse_rows * {geometry.table_rows} + {TABLE_PADDING}")
-    name = f"cross_table_{geometry.name}"
-    numbers = [symbol(number, i64()) for number in ("coarse_rows", "rows", "extent_y", "extent_x", "threads")]
-    arguments = [pointer()] * 3 + [i64()] * len(numbers)
-    kernel = functions.kernel(name, arguments, CrossTable(functions, name, geometry))
-    launch(kernel, [coarse_set[0], fine_set[0], table, *numbers], group="map")
-
     noted = {name: op.operation.attributes[name] for name in AXES}
     noted["key_width"] = ir.IntegerAttr.get(i64(), op.key_width)
-    return [cast_to_stage([*fine_set, *coarse_set, table], op.operation.results[0].type, **noted)]
+    return [cast_to_stage([*fine_set, *coarse_set], op.operation.results[0].type, **noted)]
 
 
 @dataclasses.dataclass(frozen=True)

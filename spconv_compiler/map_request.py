@@ -38,6 +38,10 @@ class MapRequest:
     target: str
     capacity: int | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Without the kernel, whose code and addresses belong to this process: a copy loads its own.
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
     @functools.cached_property
     def kernel(self) -> SparseKernel | GpuSparseKernel:
         """The kernel that makes outputs, with 32-bit keys; it also has the driver's helpers."""

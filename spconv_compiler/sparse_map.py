@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from spconv_compiler.arrays import ITEM_BYTES, Array, dtype_name, is_tensor, torch_module
-from spconv_compiler.coordinates import Box, check_box, check_coords, with_batch
+from spconv_compiler.arrays import ITEM_BYTES, Array
+from spconv_compiler.coordinates import Box
 from spconv_compiler.errors import InputError
 from spconv_compiler.geometry import ConvGeometry, Triple
 from spconv_compiler.map_request import MapRequest, map_request, sparse_kernel, target_for
-from spconv_compiler.sparse_driver import MAX_ROWS, MapPairs, Outputs, SparseKernel, load_sparse
-
-if TYPE_CHECKING:
-    from spconv_compiler.sparse_driver_gpu import GpuSparseKernel
-
-Kernel: TypeAlias = "SparseKernel | GpuSparseKernel"
+from spconv_compiler.map_sets import Kernel, check_alike, checked_set, like_coords, made_outputs, set_box
+from spconv_compiler.sparse_driver import MapPairs, Outputs, SparseKernel
 
 _NOWHERE = Box((0, 0, 0, 0), (0, 0, 0, 0))
 
@@ -28,7 +24,7 @@ class MapState:
 
     Attributes:
         request: what was asked for.
-        out_coords: as the user sees them; out_set: as int32 [M, 4].
+        out_set: the outputs as int32 [M, 4].
         symbols: the numbers that plans over this map take.
         device: number of the GPU that all tensors lie on, or None. out_count: where the number of outputs stays, if
             there is room for more of them.
@@ -41,11 +37,16 @@ class MapState:
         out_coords: Any,
         boxes: tuple[Box | None, Box | None],
         made: Outputs | None = None,
+        checksum: int | None = None,
     ) -> None:
-        self.request, self.out_coords = request, out_coords
-        self.out_set, self.in_rows = _checked(out_coords, "out_coords"), inputs.shape[0]
+        self.request, self._out_coords = request, out_coords
+        self.out_set, self.in_rows = checked_set(out_coords, "out_coords"), inputs.shape[0]
         self._checksum = request.kernel.on(inputs.device).checksum
-        self._known = self._checksum(inputs), self._checksum(self.out_set)
+        self._known = self._checksum(inputs) if checksum is None else checksum
+        # Of the outputs, once anybody else has them; one entry at most.
+        self._handed_out: dict[str, int] = {}
+        if made is None:
+            self._hand_out()
         self._mapper = "auto"
         if made is None or made.symbols is None:
             self.symbols, self._width = self._numbers(*boxes, made=made is not None)
@@ -105,9 +106,20 @@ class MapState:
         others = {id(buffer): buffer.nbytes for part in held for name, buffer in part.items() if name != "pairs"}
         return int(sum(others.values())) + sum(pairs.count * ITEM_BYTES["i64"] for pairs in self._pairs.values())
 
+    @property
+    def out_coords(self) -> Any:
+        """The outputs' coordinates as the user sees them."""
+        if not self._handed_out:
+            self._hand_out()
+        return self._out_coords
+
+    def _hand_out(self) -> None:
+        """Notes what the outputs hold; until now nobody could change them. The first note is the one that counts."""
+        self._handed_out.setdefault("outputs", self._checksum(self.out_set))
+
     def outputs_unchanged(self) -> bool:
         """Whether out_coords hold what they held when the map was built."""
-        return self._checksum(self.out_set) == self._known[1]
+        return not self._handed_out or self._checksum(self.out_set) == self._handed_out["outputs"]
 
     def pairs_for(self, kernel: Any, in_coords: Any, *, inverse: bool) -> MapPairs:
         """As SparseMap.pairs_for, for the coordinates that the map was built from."""
@@ -115,8 +127,8 @@ class MapState:
         signature = related + kernel.signature("pairs")
         if signature not in self._pairs:
             if related not in self._related:
-                inputs = _checked(in_coords, "coords")
-                if not self.outputs_unchanged() or self._checksum(inputs) != self._known[0]:
+                inputs = checked_set(in_coords, "coords")
+                if not self.outputs_unchanged() or self._checksum(inputs) != self._known:
                     raise InputError("the coords of this map were changed after it was built; build it again")
                 sets = (self.out_set, inputs) if inverse else (inputs, self.out_set)
                 known = {} if self._sorted is None else {"known": self._sorted}
@@ -138,6 +150,11 @@ class SparseMap:
 
     def __init__(self, in_coords: Any, state: MapState) -> None:
         self._in_coords, self._state = in_coords, state
+
+    def __reduce__(self) -> tuple[object, ...]:
+        request = self._state.request
+        # A copy is built again, of copies of the coordinates.
+        return _map_of, (request, self._in_coords, None if request.capacity else self._state.out_coords)
 
     def __repr__(self) -> str:
         return f"SparseMap({self.in_rows} → {self.out_rows} voxels, {self.geometry})"
@@ -303,89 +320,25 @@ def build_map(
         target=target_for(target, coords),
         capacity=capacity,
     )
+    return _map_of(request, coords, out_coords)
+
+
+def _map_of(request: MapRequest, coords: Any, out_coords: Any) -> SparseMap:
     return SparseMap(coords, make_map(request, coords, out_coords))
 
 
 def make_map(request: MapRequest, coords: Any, out_coords: Any = None) -> MapState:
     """What build_map does once its arguments are checked."""
-    inputs = _checked(coords, "coords")
+    inputs = checked_set(coords, "coords")
     kernel, made = request.kernel.on(inputs.device), None
-    box = _box(kernel, inputs, request, request.shape)
+    box, checksum = set_box(kernel, inputs, request, request.shape)
     if out_coords is None:
-        made, out_box = _outputs(kernel, inputs, box, request)
-        out_coords = _like(coords, made.rows)
+        made, out_box = made_outputs(kernel, inputs, box, request)
+        out_coords = like_coords(coords, made.rows)
     elif request.capacity is not None:
         raise InputError("both out_coords and a capacity are given; accepted: one of them")
     else:
-        outputs = _checked(out_coords, "out_coords")
-        _check_alike(coords, out_coords)
-        out_box = _box(kernel, outputs, request, request.out_shape)
-    return MapState(request, inputs, out_coords, (box, out_box), made)
-
-
-def _checked(coords: Any, what: str) -> Array:
-    """Coordinates as int32 [N, 4]."""
-    array = with_batch(check_coords(coords, on_gpu=True))
-    if array.shape[0] > MAX_ROWS:
-        raise InputError(f"{what} have {array.shape[0]} rows; accepted: at most {MAX_ROWS}")
-    return array
-
-
-def _check_alike(coords: Any, out_coords: Any) -> None:
-    if is_tensor(coords) != is_tensor(out_coords) or coords.shape[1] != out_coords.shape[1]:
-        raise InputError(
-            f"coords are a {type(coords).__name__} of {coords.shape[1]} columns but out_coords a "
-            f"{type(out_coords).__name__} of {out_coords.shape[1]}; accepted: the same kind and as many columns"
-        )
-
-
-def _box(kernel: Kernel, coords: Array, request: MapRequest, shape: Triple | None) -> Box | None:
-    """A box around coordinates: the smallest, or with a capacity the whole grid, whose edge kernels know."""
-    if coords.shape[0] == 0:
-        return None
-    if request.capacity is not None and shape is not None and request.batches is not None:
-        z, y, x = shape
-        return Box((0, 0, 0, 0), (request.batches - 1, z - 1, y - 1, x - 1))
-    box = kernel.box(coords)
-    check_box(box, coords, shape, request.batches)
-    return box
-
-
-def _outputs(kernel: Kernel, coords: Array, box: Box | None, request: MapRequest) -> tuple[Outputs, Box | None]:
-    """The outputs int32 [M, 4], ascending, and a box around them."""
-    out_box = None if box is None else request.geometry.output_box(box, request.out_shape)
-    if box is None or out_box is None:
-        return Outputs(_nothing(coords, request.capacity or 0)), None
-    symbols, width = kernel.output_numbers(box, out_box)
-    options = kernel.options
-    if width != options.key_width:
-        options = dataclasses.replace(options, key_width=width)
-    if not isinstance(kernel, SparseKernel):
-        options = dataclasses.replace(options, mapper=kernel.outputs_by(symbols, coords.shape[0], width))
-    if options is not kernel.options:
-        kernel = load_sparse(options).on(coords.device)
-    return kernel.outputs(coords, symbols, request.capacity), out_box
-
-
-def _nothing(coords: Array, rows: int) -> Any:
-    """Rows int32 [rows, 4] in batch −1, where `coords` are."""
-    if coords.device is not None:
-        torch: Any = torch_module()
-        return coords.source.new_full((rows, 4), -1, dtype=torch.int32)
-    return np.full((rows, 4), -1, np.int32)
-
-
-def _like(coords: Any, made: Any) -> Any:
-    """`made` as the kind, dtype and columns of `coords`."""
-    count = coords.shape[1]
-    if count == 4 and not is_tensor(made) and is_tensor(coords) and dtype_name(coords) == "i32":
-        torch: Any = torch_module()
-        return torch.from_numpy(made)
-    if is_tensor(made):
-        columns = made if count == 4 else made.narrow(1, 4 - count, count).contiguous()
-        return columns.to(coords.dtype)
-    array = np.ascontiguousarray(made[:, 4 - count :])
-    if not is_tensor(coords):
-        return array.astype(coords.dtype, copy=False)
-    torch = torch_module()
-    return torch.from_numpy(array).to(coords.dtype)
+        outputs = checked_set(out_coords, "out_coords")
+        check_alike(coords, out_coords)
+        out_box, _ = set_box(kernel, outputs, request, request.out_shape)
+    return MapState(request, inputs, out_coords, (box, out_box), made, checksum)

@@ -259,6 +259,20 @@ def test_bounds(host_functions: Kernel, rows: int) -> None:
     np.testing.assert_array_equal(out, [*coords.min(axis=0), *coords.max(axis=0)])
 
 
+@pytest.mark.parametrize("rows", [1, 7, 8, 9, 1003])
+def test_one_look_gives_bounds_and_the_fingerprint(host_functions: Kernel, rows: int) -> None:
+    """With the least and the greatest value of every column in every place of what is read at once, and behind it."""
+    coords, seen = np.zeros((rows, 4), np.int32), Kernel(host_functions.module, "coords_seen")
+    for place in range(min(rows, 20)):
+        row = rows - 1 - place
+        for low, high in ((-7 - place, 0), (0, 9 + place), (-(2**31), 2**31 - 1)):
+            out = np.zeros(8, np.int32)
+            coords[row] = [low, high, low, high]
+            assert seen(coords, rows, out) == host_functions(coords, coords.nbytes)
+            np.testing.assert_array_equal(out, [*coords.min(axis=0), *coords.max(axis=0)])
+        coords[row] = 0
+
+
 @pytest.mark.parametrize("size", [0, 1, 3, 127, 128, 129, 1000])
 def test_fingerprints_notice_one_bit(host_functions: Kernel, size: int) -> None:
     memory = np.random.default_rng(size).integers(0, 256, size + 1).astype(np.uint8)

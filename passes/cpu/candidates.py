@@ -134,6 +134,6 @@ def quotient_by(divisor: V) -> Callable[[V], V]:
 def floor_divided(value: V, divisor: int) -> V:
     """value / divisor rounded down, for |value| below _FAR: quotients of kernels are unsigned."""
     if divisor & (divisor - 1) == 0:
-        return V(arith.shrsi(value.value, const(divisor.bit_length() - 1, i64()).value))
+        return V(arith.shrsi(value.value, const(divisor.bit_length() - 1, value.type).value))
     turns = -(-_FAR // divisor)
     return (value + turns * divisor) // divisor - turns

@@ -14,7 +14,7 @@ import dataclasses
 
 from spconv_compiler.bindings import ir
 from spconv_compiler.epilogue import Epilogue
-from spconv_compiler.passes.cpu.chunk_pairs import ROW_BITS, ROW_MASK, pair_place, pair_row
+from spconv_compiler.passes.cpu.chunk_pairs import ROW_BITS, ROW_MASK
 from spconv_compiler.passes.cpu.functions import Functions
 from spconv_compiler.passes.cpu.memory import (
     CACHE_LINE,
@@ -51,6 +51,8 @@ _LEAST_BLOCKS = 8
 _ROW_PADDING = 4
 # Cache lines asked for at once; more would only push each other out, and every one is an instruction.
 _MOST_PREFETCHES = 16
+# Registers converted between two loop ends: a row of 64 channels has none.
+_CONVERTED_AT_ONCE = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,7 +192,7 @@ class ChunkGemm:
         """Converts a batch's rows where that is needed, and makes a whole block of its last pairs."""
         if not self.reads_in_place:
             with for_(0, count, 1, unroll=False) as loop:
-                row = gep(features, pair_row(load(pairs, i64(), loop.iv)) * self.panels.c_in, self.element)
+                row = gep(features, _row_of(pairs, loop.iv) * self.panels.c_in, self.element)
                 self._convert(row, gep(part["converted"], loop.iv * self.converted_floats, f32()))
         rest = count % self.micro.rows
         last = load(pairs, i64(), count - 1)
@@ -203,12 +205,19 @@ class ChunkGemm:
     def _convert(self, source: V, target: V) -> None:
         """Writes one row as f32."""
         c_in, lanes = self.panels.c_in, self.micro.lanes
+        step = lanes * _CONVERTED_AT_ONCE
+        looped = c_in // step * step if c_in > step else 0
+        if looped:
+            with for_(0, const(looped, i64()), step, unroll=False) as k:
+                self._convert_vectors(gep(source, k.iv, self.element), gep(target, k.iv, f32()), range(0, step, lanes))
         whole = c_in // lanes * lanes
-        if whole:
-            with for_(0, const(whole, i64()), lanes, unroll=False) as k:
-                store(widen(load(source, vec(lanes, self.element), k.iv)), target, k.iv)
+        self._convert_vectors(source, target, range(looped, whole, lanes))
         for channel in range(whole, c_in):
             store(widen(load(source, self.element, channel)), target, channel)
+
+    def _convert_vectors(self, source: V, target: V, channels: range) -> None:
+        for channel in channels:
+            store(widen(load(source, vec(self.micro.lanes, self.element), channel)), target, channel)
 
     def _multiply(
         self, weights: V, features: V, batch: tuple[V, V], size: V, part: dict[str, V], later: tuple[V, V]
@@ -224,14 +233,14 @@ class ChunkGemm:
                 first = block.iv * rows
                 self._prefetch(features, later, first, panel.iv)
                 here = (block.iv < whole).select(gep(pairs, first, i64()), part["last"])
-                block_pairs = [load(here, i64(), row) for row in range(rows)]
-                targets = [gep(sums, pair_place(pair) * panels.tile_n, f32()) for pair in block_pairs]
-                self.micro(self._inputs(features, block_pairs, part, first), weight, targets)
+                targets = [gep(sums, _place_of(here, row) * panels.tile_n, f32()) for row in range(rows)]
+                self.micro(self._inputs(features, here, part, first), weight, targets)
 
-    def _inputs(self, features: V, pairs: list[V], part: dict[str, V], first: V) -> list[V]:
+    def _inputs(self, features: V, pairs: V, part: dict[str, V], first: V) -> list[V]:
         """The addresses of a block's input rows."""
         if self.reads_in_place:
-            return [gep(features, pair_row(pair) * self.panels.c_in, self.element) for pair in pairs]
+            rows = [_row_of(pairs, row) for row in range(self.micro.rows)]
+            return [gep(features, row * self.panels.c_in, self.element) for row in rows]
         here = gep(part["converted"], first * self.converted_floats, f32())
         return [gep(here, row * self.converted_floats, f32()) for row in range(self.micro.rows)]
 
@@ -242,10 +251,9 @@ class ChunkGemm:
         lines = -(-row_bytes // CACHE_LINE)
         share = min(-(-lines // self.panels.panels), _MOST_PREFETCHES)
         with if_(first + self.micro.rows <= count):
-            here = gep(pairs, first, i64())
+            here, base = gep(pairs, first, i64()), bytes_after(features, panel * (share * CACHE_LINE))
             for row in range(self.micro.rows):
-                source = pair_row(load(here, i64(), row)) * row_bytes + panel * (share * CACHE_LINE)
-                address = bytes_after(features, source)
+                address = bytes_after(base, _row_of(here, row) * row_bytes)
                 for line in range(share):
                     prefetch(bytes_after(address, line * CACHE_LINE))
 
@@ -278,3 +286,13 @@ class ChunkGemm:
                 for address, type_ in [(source, f32()), *((rows, self.residual) for rows in residual)]
             )
             store(finish(value, more[0] if more else None, self.epilogue, self.out_element), target, column)
+
+
+def _row_of(pairs: V, index: V | int) -> V:
+    """The input row of a pair, i64: its lower half, read alone because that takes fewer instructions."""
+    return load(gep(pairs, index, i64()), i32()).to(i64())
+
+
+def _place_of(pairs: V, index: V | int) -> V:
+    """The output row of a pair, counted from the start of its chunk, i64: the upper half."""
+    return load(gep(pairs, index, i64()), i32(), ROW_BITS // 32).to(i64())

@@ -12,12 +12,13 @@ import dataclasses
 import functools
 from collections.abc import Callable
 
-from spconv_compiler.bindings import arith, ir, llvm
+from spconv_compiler.bindings import llvm
 from spconv_compiler.passes.cpu.functions import Functions, address_of, call_intrinsic
 from spconv_compiler.passes.cpu.half_table import Geometry, lower_bound
 from spconv_compiler.passes.cpu.memory import atomic_add, bytes_after, i8, stack_array
 from spconv_compiler.passes.cpu.parallel import parallel_for, worth_workers
 from spconv_compiler.passes.cpu.sorted_keys import DUPLICATES, PAIRS
+from spconv_compiler.passes.cpu.vectors import LANES, numbered
 from spconv_compiler.passes.kernel_builder import (
     V,
     const,
@@ -34,8 +35,6 @@ from spconv_compiler.passes.kernel_builder import (
 
 # A worker for this many table entries, some 0.2 ms.
 GRAIN = 1 << 18
-# 32-bit elements that vpermd permutes.
-LANES = 8
 PERMUTATIONS = "compaction_permutations"
 
 ROW_BITS = 32
@@ -225,12 +224,6 @@ def entry_reader(geometry: Geometry, table: V, columns: V, tap: V) -> Callable[[
         return places, (entry << to_sign) < 0
 
     return read
-
-
-def numbered(first: V) -> V:
-    """The numbers from `first` on, one per lane, i32."""
-    text = f"dense<{list(range(LANES))}> : vector<{LANES}xi32>"
-    return first.to(i32()).broadcast(LANES) + V(arith.constant(vec(LANES, i32()), ir.Attribute.parse(text)))
 
 
 def write_pairs(found: tuple[V, V], count: V, origin: V, chunk: V, target: tuple[V, V, V, V]) -> None:

@@ -56,4 +56,6 @@ class CrossTable(HalfTable):
 
     def _span(self, span: V, worker: V, *shared: V) -> None:
         coarse_keys, keys, table, coarse_rows, rows, extent_y, extent_x = shared
-        self.search(span, (coarse_keys, coarse_rows), (keys, rows), table, extent_y, extent_x)
+        start = span * SPAN
+        end = (start + SPAN).min(coarse_rows)
+        self.search((coarse_keys, start, end), (keys, rows), (table, coarse_rows), extent_y, extent_x)

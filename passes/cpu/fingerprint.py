@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from spconv_compiler.passes.cpu.functions import Functions, address_of, call, pointer
 from spconv_compiler.passes.cpu.memory import bytes_after, i8
@@ -11,7 +11,7 @@ from spconv_compiler.passes.kernel_builder import V, const, for_, i32, i64, load
 # Words mixed side by side: enough chains to hide the latency of a multiplication.
 _WORDS, _CHAINS = 8, 4
 _VECTOR = 4 * _WORDS
-_STRIDE = _VECTOR * _CHAINS
+READ_AT_ONCE = _VECTOR * _CHAINS
 # Odd, so that multiplication loses nothing; the second is 2^64 divided by the golden ratio.
 _ODD_32 = 0x2C1B3C6D
 _ODD_64 = -7046029254386353131
@@ -74,18 +74,26 @@ def _each(states: list[V], count: V, take: Callable[[V], V]) -> list[V]:
 
 
 def _fingerprint(memory: V, size: V) -> V:
-    strides = size // _STRIDE
-    with for_(0, strides, 1, _begin(), unroll=False) as loop:
-        mixed = []
-        for chain, state in enumerate(loop.args):
-            taken = load(memory, vec(_WORDS, i32()), (loop.iv * _CHAINS + chain) * _WORDS)
-            mixed.append(_mix(state, taken))
-        loop.yields(*mixed)
-    total = _close(loop.results, size)
-    with for_(strides * _STRIDE, size, 1, [total], unroll=False) as rest:
+    return fingerprint_while(memory, size, (), lambda found, vectors: [])[0]
+
+
+def fingerprint_while(
+    memory: V, size: V, init: Sequence[V], look: Callable[[list[V], list[V]], list[V]]
+) -> tuple[V, list[V], V]:
+    """(fingerprint, what was found, the first byte that was not looked at): what `fingerprint` gives, and on the way
+    found = look(found, vectors), from `init` on, for all whole runs of READ_AT_ONCE bytes."""
+    strides = size // READ_AT_ONCE
+    with for_(0, strides, 1, [*_begin(), *init], unroll=False) as loop:
+        places = [(loop.iv * _CHAINS + chain) * _WORDS for chain in range(_CHAINS)]
+        vectors = [load(memory, vec(_WORDS, i32()), place) for place in places]
+        mixed = [_mix(state, taken) for state, taken in zip(loop.args, vectors, strict=False)]
+        loop.yields(*mixed, *look(loop.args[_CHAINS:], vectors))
+    chains, found = loop.results[:_CHAINS], loop.results[_CHAINS:]
+    total, end = _close(chains, size), strides * READ_AT_ONCE
+    with for_(end, size, 1, [total], unroll=False) as rest:
         byte = load(memory, i8(), rest.iv).to(i64())
         rest.yields(_fold(rest.args[0], byte))
-    return rest.results[0]
+    return rest.results[0], found, end
 
 
 def _begin() -> list[V]:

@@ -131,22 +131,26 @@ class HalfTable:
         parallel_for(self.functions, self.name, (rows + (SPAN - 1)) // SPAN, workers, shared, self._span)
 
     def _span(self, span: V, worker: V, keys: V, table: V, rows: V, extent_y: V, extent_x: V) -> None:
-        self.search(span, (keys, rows), (keys, rows), table, extent_y, extent_x)
+        start = span * SPAN
+        end = (start + SPAN).min(rows)
+        self.search((keys, start, end), (keys, rows), (table, rows), extent_y, extent_x)
 
     def search(
-        self, span: V, queries: tuple[V, V], among: tuple[V, V], table: V, extent_y: V, extent_x: V
+        self, queries: tuple[V, V, V], among: tuple[V, V], table: tuple[V, V], extent_y: V, extent_x: V
     ) -> None:
-        """Writes the entries of a span of `queries` (ascending keys, count) `among` the keys of a set (keys, rows)."""
+        """Writes the entries of `queries` (ascending keys, first place, end) `among` the keys of a set (keys, rows).
+
+        table: where place 0 would have its first entry, and by how many entries a run's lie behind those of the one
+        before.
+        """
         geometry = self.geometry
-        (asking, asked), (keys, rows) = queries, among
-        start = span * SPAN
-        end = (start + SPAN).min(asked)
+        (asking, start, end), (keys, rows), (entries, columns) = queries, among, table
         group = runs_at_once(geometry)
         with for_(0, const(-(-geometry.table_rows // group), i64()), 1, unroll=False) as outer:
             # Where the runs do not divide evenly, the last is searched again.
             runs = [(outer.iv * group + run).min(geometry.table_rows - 1) for run in range(group)]
             offsets = [geometry.offset(run * geometry.run, extent_y, extent_x).to(geometry.key) for run in runs]
-            targets = [gep(table, run * asked, i32()) for run in runs]
+            targets = [gep(entries, run * columns, i32()) for run in runs]
             first_key = load(asking, geometry.key, start)
             begin = [lower_bound(keys, geometry.key, rows, first_key + offset) for offset in offsets]
             with for_(start, end, 1, begin, unroll=False) as loop:

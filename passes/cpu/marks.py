@@ -15,6 +15,7 @@ from spconv_compiler.passes.cpu.candidates import floor_divided
 from spconv_compiler.passes.cpu.chunk_pairs import PERMUTATIONS
 from spconv_compiler.passes.cpu.functions import address_of, call_intrinsic
 from spconv_compiler.passes.cpu.memory import bytes_after, i8
+from spconv_compiler.passes.cpu.vectors import LANES
 from spconv_compiler.passes.kernel_builder import V, const, for_, gep, i1, i32, i64, if_, load, store, vec, while_
 
 # Bits of a word; words of a block; flags that are looked at together, and what brings their lowest bits together.
@@ -59,13 +60,19 @@ class Marks:
         """Says that the scratch has just been allocated."""
         store(const(0, i64()), self.scratch, _CLEAR)
 
-    def clear_once(self) -> None:
-        """Clears the scratch before its first set; reading leaves it clear."""
+    def clear_once(self, cells: V) -> None:
+        """Clears room for sets of `cells` places at most before the first of them; reading leaves it clear."""
         with if_(load(self.scratch, i64(), _CLEAR).eq(0)):
-            nothing, end = const(0, vec(_BLOCK_WORDS, i64())), const(_BLOCKS_AT // _BLOCK_WORDS, i64())
-            with for_(_BITS // _BLOCK_WORDS - 1, end, unroll=False) as loop:
-                store(nothing, self.scratch, loop.iv * _BLOCK_WORDS)
+            flags = (cells + (_BLOCK_BITS * _FLAGS - 1)) // (_BLOCK_BITS * _FLAGS)
+            self._clear(_BITS, flags * (_FLAGS * _BLOCK_WORDS))
+            self._clear(_FLAGS_AT, flags)
             store(const(1, i64()), self.scratch, _CLEAR)
+
+    def _clear(self, first: int, words: V) -> None:
+        """Clears words of the scratch, and a vector of words on either side."""
+        nothing = const(0, vec(_BLOCK_WORDS, i64()))
+        with for_(-1, (words + (_BLOCK_WORDS - 1)) // _BLOCK_WORDS + 1, unroll=False) as loop:
+            store(nothing, self.scratch, loop.iv * _BLOCK_WORDS + first)
 
     def mark(self, place: V, bits: V, reached: V, most: int = 1) -> None:
         """Sets the bits from `place` on, if they are reached; they are `most` at most, up to 8.
@@ -81,6 +88,24 @@ class Marks:
             store(load(address, i8(), byte) | (bits >> 8 * byte).to(i8()), address, byte)
         for end in {0, most - 1}:
             store(const(1, i8()), self.flags, floor_divided(place + end, _BLOCK_BITS))
+
+    def mark_eight(self, place: V, bits: V, most: int) -> None:
+        """As `mark` for eight places and their bits, i32; without bits nothing is marked."""
+        place = place.max(-most).min(MOST_CELLS)
+        bits, bytes_at = bits << (place & 7), floor_divided(place, 8)
+        flags = [floor_divided(place + end, _BLOCK_BITS) for end in sorted({0, most - 1})]
+        for lane in range(LANES):
+            address = bytes_after(self.bits, bytes_at.lane(lane))
+            for byte in range(1 if most == 1 else 2):
+                store(load(address, i8(), byte) | (bits.lane(lane) >> 8 * byte).to(i8()), address, byte)
+            for flag in flags:
+                store(const(1, i8()), self.flags, flag.lane(lane))
+
+    def add(self, place: V) -> None:
+        """As `mark`, for one place that is in the set's range."""
+        address = bytes_after(self.bits, place >> 3)
+        store(load(address, i8()) | (const(1, i64()) << (place & 7)).to(i8()), address)
+        store(const(1, i8()), self.flags, place >> _BLOCK_BITS.bit_length() - 1)
 
     def find(self, cells: V) -> tuple[V, V]:
         """Lists the words of the first `cells` places that have bits, in order; gives how many words and how many bits.

@@ -20,6 +20,7 @@ from spconv_compiler.passes.cpu.candidates import Candidates, quotient_by
 from spconv_compiler.passes.cpu.chunk_pairs import PERMUTATIONS, compaction_permutations
 from spconv_compiler.passes.cpu.functions import Functions
 from spconv_compiler.passes.cpu.half_table import lower_bound
+from spconv_compiler.passes.cpu.lane_marks import LaneMarks
 from spconv_compiler.passes.cpu.marks import MOST_CELLS, Marks
 from spconv_compiler.passes.cpu.memory import atomic_add
 from spconv_compiler.passes.cpu.parallel import parallel_for, worth_workers
@@ -112,7 +113,7 @@ class OutputKeys:
         """Marks and writes the outputs of one slab."""
         low, extents, out_low, out_extents = box[:3], box[3:6], box[6:9], box[9:12]
         marks = Marks.of(scratch, worker)
-        marks.clear_once()
+        marks.clear_once(lines * out_extents[2])
         plane, first_line = slab // parts, slab % parts * lines
         batch, out_z = plane // out_extents[0], plane % out_extents[0]
         size = lines.min(out_extents[1] - first_line)
@@ -146,6 +147,15 @@ class OutputKeys:
         plane: the key of its first cell, and cells of a line. slab: its first line, lines, and cells of a line.
         """
         (plane_key, extent_x), (first_line, size, out_x) = plane, slab
+        if self._keeps_lines:
+            line, x = (reach.prepare(axis, const(0, i64()))[0] for axis in (1, 2))
+            alike, (begin, end) = extent_x.eq(out_x) & x.eq(0), span
+            with if_(alike):
+                self._move_range(keys, marks, span, (line - first_line) * out_x - plane_key)
+            span = alike.select(end, begin), end
+        if LaneMarks.serves(self.reach, self.key_width):
+            LaneMarks(self.reach, reach.low, reach.out_low).mark(keys, marks, span, plane, slab)
+            return
         line_of = quotient_by(extent_x)
         with for_(*span, 1, unroll=False) as loop:
             place = load(keys, self.key, loop.iv).to(i64()) - plane_key
@@ -168,6 +178,19 @@ class OutputKeys:
                     marks.mark(start + run[0], run[1], on_line & run[1].ne(0), most)
 
             reach.each(1, of_line, take_line)
+
+    @property
+    def _keeps_lines(self) -> bool:
+        """Whether a line of inputs is a line of outputs in its plane, as for kernel (3, 1, 1) and stride (2, 1, 1)."""
+        return all(self.reach.on(axis)[:2] == (1, 1) and self.reach.on(axis)[3] == 1 for axis in (1, 2))
+
+    def _move_range(self, keys: V, marks: Marks, span: tuple[V, V], distance: V) -> None:
+        """Marks the places that lie `distance` behind the keys at places [begin, end); all are in the slab.
+
+        So they do where lines of inputs and of outputs begin alike and are as long.
+        """
+        with for_(*span, 1, unroll=False) as loop:
+            marks.add(load(keys, self.key, loop.iv).to(i64()) + distance)
 
     def _close(self, slabs: V, status: V, count: V) -> None:
         """Leaves out empty slabs, and puts the number of the first output where the count was."""

@@ -13,21 +13,25 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
-from spconv_compiler.bindings import ir
+from spconv_compiler.bindings import ir, vector
 from spconv_compiler.passes.cpu.functions import Functions
 from spconv_compiler.passes.cpu.memory import atomic_add, pointer_at, stack_array
 from spconv_compiler.passes.cpu.parallel import parallel_for, worth_workers
 from spconv_compiler.passes.cpu.radix_sort import RadixSort
-from spconv_compiler.passes.kernel_builder import V, const, for_, i32, i64, if_, if_else, load, store
+from spconv_compiler.passes.cpu.vectors import numbered, permuted, shuffled
+from spconv_compiler.passes.kernel_builder import V, const, for_, i32, i64, if_, if_else, load, store, unwrap, vec
 
 # Keys larger than any other stand behind the last one, so that a search may look at whole vectors.
 KEY_PADDING = 16
 # What the map leaves in the status buffer.
 DUPLICATES, FIRST_ROW, SECOND_ROW, PAIRS = 0, 1, 2, 3
 STATUS_WORDS = 8
-# Rows that a worker packs at once, and how many a worker is worth, some 0.1 ms.
+# Rows that a worker packs at once, and how many a worker is worth, some 0.1 ms: by width of their keys.
 _SPAN = 1 << 12
-_GRAIN = 1 << 15
+_GRAIN = {32: 1 << 18, 64: 1 << 15}
+# Columns of coordinates, rows that are packed together, and where sums of neighbours' sums leave each row's.
+_COLUMNS, _ROWS = 4, 8
+_IN_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 
 
 def key_type(width: int) -> ir.Type:
@@ -81,6 +85,14 @@ class Packing:
         )
         return ((batch * extent_z + z) * extent_y + y) * extent_x + x
 
+    def factors(self, box: Sequence[V]) -> tuple[list[V], V]:
+        """What (batch, z, y, x) are multiplied with, i64, and the key that all zeros would have."""
+        extent_z, extent_y, extent_x = box[3:6]
+        stride_z, stride_y, stride_x = self.stride
+        plane, zero = extent_y * extent_x, const(0, i64())
+        factors = [plane * extent_z, plane * stride_z, extent_x * stride_y, const(stride_x, i64())]
+        return factors, self.line(zero, zero, zero, box)
+
 
 @dataclasses.dataclass(frozen=True)
 class SortedKeys:
@@ -116,7 +128,7 @@ class SortedKeys:
         misplaced = stack_array(1, i64())
         store(const(0, i64()), misplaced)
         shared = [coords, keys, origin, misplaced, rows, order, *box]
-        spans, workers = (rows + (_SPAN - 1)) // _SPAN, worth_workers(threads, rows, _GRAIN)
+        spans, workers = (rows + (_SPAN - 1)) // _SPAN, worth_workers(threads, rows, _GRAIN[self.packing.key_width])
         parallel_for(self.functions, self.name, spans, workers, shared, self._span)
         for place in range(KEY_PADDING):
             store(const(largest_key(self.packing.key_width), self.key), keys, rows + place)
@@ -134,25 +146,54 @@ class SortedKeys:
         start = span * _SPAN
         end = (start + _SPAN).min(rows)
         given = functools.partial(load, pointer_at(order), i32())
-        write = functools.partial(self._write, coords, keys, origin, start, end, box)
-        (found,) = if_else(order.ne(0), lambda: write(given), lambda: write(lambda place: place.to(i32())))
+        write = functools.partial(self._write, coords, keys, origin, box)
+        as_they_come = self._write_vectors if self.packing.key_width == 32 else self._write_each
+        (found,) = if_else(
+            order.ne(0),
+            lambda: write(start, end, given),
+            lambda: [as_they_come(coords, keys, origin, box, start, end)],
+        )
         with if_(found.ne(0)):
             atomic_add(misplaced, found)
+
+    def _write_each(self, coords: V, keys: V, origin: V, box: tuple[V, ...], start: V, end: V) -> V:
+        """Rows [start, end) in their order, one at a time; gives how many keys are not above the one before."""
+        return self._write(coords, keys, origin, box, start, end, lambda place: place.to(i32()))[0]
+
+    def _write_vectors(self, coords: V, keys: V, origin: V, box: tuple[V, ...], start: V, end: V) -> V:
+        """As _write_each, eight rows at a time; what is packed fits into 32 bits, so nothing else needs more."""
+        eight, pair = vec(_ROWS, i32()), vec(2 * _COLUMNS, i32())
+        factors, first = self.packing.factors(box)
+        # Two rows lie in a register.
+        steps = V(vector.FromElementsOp(pair, unwrap([factor.to(i32()) for factor in factors] * 2)).result)
+        shift = first.to(i32()).broadcast(_ROWS)
+        whole = start + (end - start) // _ROWS * _ROWS
+        before = if_else(start > 0, lambda: [self._key_of(coords, start - 1, box)], lambda: [const(-1, i64())])[0]
+        init = [before.to(i32()).broadcast(_ROWS), const(0, eight)]
+        with for_(start, whole, _ROWS, init, unroll=False) as loop:
+            last, misplaced = loop.args
+            parts = [load(coords, pair, loop.iv * _COLUMNS + 2 * _COLUMNS * number) * steps for number in range(4)]
+            sums = [_neighbours_added(*parts[:2]), _neighbours_added(*parts[2:])]
+            key = permuted(_neighbours_added(*sums), _IN_ORDER) + shift
+            store(key, keys, loop.iv)
+            store(numbered(loop.iv), origin, loop.iv)
+            one_back = shuffled(last, key, range(_ROWS - 1, 2 * _ROWS - 1))
+            loop.yields(key, misplaced + (key <= one_back).to(eight))
+        found = V(vector.ReductionOp(i32(), ir.Attribute.parse("#vector.kind<add>"), loop.results[1].value).result)
+        return found.to(i64()) + self._write_each(coords, keys, origin, box, whole, end)
 
     def _write(
         self,
         coords: V,
         keys: V,
         origin: V,
+        box: tuple[V, ...],
         start: V,
         end: V,
-        box: tuple[V, ...],
         row_at: Callable[[V], V],
     ) -> list[V]:
         def key_of(row: V) -> V:
-            place = row.to(i64(), signed=True) * 4
-            batch, z, y, x = (load(coords, i32(), place + axis).to(i64(), signed=True) for axis in range(4))
-            return self.packing.line(batch, z, y, box) + x * self.packing.stride[2]
+            return self._key_of(coords, row, box)
 
         before = if_else(start > 0, lambda: [key_of(row_at(start - 1))], lambda: [const(-1, i64())])
         with for_(start, end, 1, [*before, const(0, i64())], unroll=False) as loop:
@@ -163,6 +204,11 @@ class SortedKeys:
             store(row, origin, loop.iv)
             loop.yields(key, found + (key <= before_key).to(i64()))
         return [loop.results[1]]
+
+    def _key_of(self, coords: V, row: V, box: tuple[V, ...]) -> V:
+        place = row.to(i64(), signed=True) * _COLUMNS
+        batch, z, y, x = (load(coords, i32(), place + axis).to(i64(), signed=True) for axis in range(_COLUMNS))
+        return self.packing.line(batch, z, y, box) + x * self.packing.stride[2]
 
     def _find_duplicates(self, keys: V, origin: V, status: V, rows: V) -> None:
         """Counts rows that repeat an earlier one; of these, the lowest row and the one it repeats are named."""
@@ -178,3 +224,9 @@ class SortedKeys:
         count, first, second = loop.results
         for word, value in ((DUPLICATES, count), (FIRST_ROW, first.to(i64())), (SECOND_ROW, second.to(i64()))):
             store(value, status, word)
+
+
+def _neighbours_added(first: V, second: V) -> V:
+    """Sums of two neighbours each, of both vectors in turns: within halves, as registers are made of them."""
+    places = [half + start for half in (0, 4) for start in (0, 2, 8, 10)]
+    return shuffled(first, second, places) + shuffled(first, second, [place + 1 for place in places])

@@ -60,6 +60,7 @@ class HostFunctions:
 
     def __init__(self, module: CpuModule) -> None:
         self._bounds = module.function("coords_bounds", ("buffer", "symbol", "buffer"), result=False)
+        self._seen = module.function("coords_seen", ("buffer", "symbol", "buffer"))
         self._fingerprint = module.function("fingerprint", ("buffer", "symbol"))
         weight = ("buffer", "symbol", "symbol", "symbol")
         self._tap_fingerprints = module.function("tap_fingerprints", (*weight, "buffer"))
@@ -70,6 +71,12 @@ class HostFunctions:
         found = (ctypes.c_int32 * 8)()
         self._bounds(coords.pointer, coords.shape[0], ctypes.addressof(found))
         return Box(tuple(found[:4]), tuple(found[4:]))  # type: ignore[arg-type]
+
+    def seen(self, coords: Array) -> tuple[Box, int]:
+        """(box, checksum) of coords int32 [N, 4], N ≥ 1, which are read once."""
+        found = (ctypes.c_int32 * 8)()
+        checksum: int = self._seen(coords.pointer, coords.shape[0], ctypes.addressof(found))
+        return Box(tuple(found[:4]), tuple(found[4:])), checksum  # type: ignore[arg-type]
 
     def checksum(self, array: Array) -> int:
         """A checksum of an array's bytes."""
