@@ -157,13 +157,17 @@ def test_what_the_gemm_reads_of_the_sorted_rows() -> None:
     np.testing.assert_array_equal(order[: len(coords)], np.argsort(keys, kind="stable"))
 
 
-def test_keys_tell_sides_then_columns_then_far_taps() -> None:
+def test_keys_tell_sides_then_columns_then_near_taps() -> None:
     words = key_bits((3, 3, 3))
     detail, columns = KEY_BITS - 10, ((1 << 8) - 1) << KEY_BITS - 10
-    # The six nearest, the centre among them, have no bit of their own; all others have one each.
     own = [word & (1 << detail) - 1 for word in words]
-    assert sorted(own) == [0] * 6 + [1 << bit for bit in range(detail)]
-    assert own[13] == 0 and min(own[0], own[26]) >= 1 << detail - 8
+    # The centre has the lowest bit; what lies below in other columns has none, nor five far taps above.
+    assert sorted(own) == [0] * 13 + [1 << bit for bit in range(detail)] and own[13] == 1
+    without = [*(tap for tap in range(9) if tap != 4), 18, 20, 24, 25, 26]
+    assert [tap for tap, word in enumerate(own) if not word] == without
+    # Near taps come first, of those the two of the centre's column, which has no bit.
+    assert sorted((own[4], own[22])) == [1 << detail - 2, 1 << detail - 1]
+    assert sorted(own[tap] for tap in (10, 12, 14, 16)) == [1 << detail - 6 + bit for bit in range(4)]
     for tap, word in enumerate(words):
         z, column = tap // 9, tap % 9
         assert word >> KEY_BITS - 2 == (2, 0, 1)[z]
@@ -174,7 +178,10 @@ def test_keys_tell_sides_then_columns_then_far_taps() -> None:
     many = key_bits((5, 5, 5))
     assert all(0 <= word < 1 << KEY_BITS for word in many)
     assert set.union(*({bit for bit in range(KEY_BITS) if word >> bit & 1} for word in many)) == set(range(KEY_BITS))
-    assert key_bits((1, 1, 3)) == [1 << 1 | 1 << detail, 1, 1 << 2 | 1 << detail + 1]
+    # In a column of five several may be unknown: each has a bit, if not its own.
+    assert all(word & (1 << detail) - 1 for word in many)
+    near, centre = 1 << detail - 1, 1
+    assert key_bits((1, 1, 3)) == [1 << detail | near, centre, 1 << detail + 1 | near >> 1]
 
 
 @pytest.mark.parametrize("tiles", [1, 2, 3, 4, 47, 48, 624, 1657, 2024, 5908, 100_000])

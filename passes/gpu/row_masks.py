@@ -1,12 +1,12 @@
 """Rows grouped by the taps that they have, for the gemm that owns its output rows (output_stationary.py).
 
 A row's mask says which taps have a neighbour. Rows of one block should have like masks, since all of them pay for
-every tap that one of them has. The rows are sorted (radix_sort.py) by `row_keys`: a number of 31 bits, by its place in
+every tap that one of them has. The rows are sorted (radix_sort.py) by `row_keys`: a number of 24 bits, by its place in
 a Gray code, so that rows which follow one another differ in little. Its high bits say whether a row has any tap below
 and above along the first axis, then whether it has any in each column along that axis, columns at corners first; the
-others are taps, far ones high, since those are rare. Then `arrange` makes, for every block of 256 sorted rows, the
-table in their order, and the steps that the gemm takes: the taps that any of them has, ascending, each with the tiles
-of 16 rows that have it.
+others are taps, near ones high. A column of three needs no bit for its tap below: the others and the sides all but
+tell it. Then `arrange` makes, for every block of 256 sorted rows, the table in their order, and the steps that the
+gemm takes: the taps that any of them has, ascending, each with the tiles of 16 rows that have it.
 
 Buffers: row_order i32 [blocks · 256], the row at each place, −1 behind the last; sorted_table i32 [tiles][taps][16],
 the neighbour table in that order; steps i32 [blocks][taps], tap | tiles << 16, zeros behind the last; step_count i32
@@ -15,12 +15,10 @@ the neighbour table in that order; steps i32 [blocks][taps], tap | tiles << 16, 
 The table comes by tiles, as dense_grid.py says, and then `row_keys` and `make_records` begin the sort; or by rows, and
 whoever made it has begun the sort already (row_table.py).
 
-Where matrix instructions take 64 rows, tiles of 16 matter little: the upper 16 bits of the keys do, which takes half
-the passes. Blocks of 64 sorted rows then have up to 1 % more taps, at 2.5 pairs a row 5 %.
+Where matrix instructions take 64 rows, tiles of 16 matter little: the upper 16 bits of the keys do, which takes two
+passes in place of three.
 
-On real frames (nuScenes and three strided levels, SemanticKITTI, ScanNet, Waymo) a tile of 16 sorted rows has 1.06 to
-1.56 times the taps that its rows have on average, a block of 256 rows 1.2 to 2.5 times. With the mask alone as the key
-it would be 1.06 to 1.59 and 1.2 to 2.9, and in the order of voxels it is 1.5 to 6.1 for a tile.
+How many taps tiles and blocks of real frames have is in docs/schedules.md.
 """
 
 from __future__ import annotations
@@ -48,10 +46,14 @@ from spconv_compiler.passes.kernel_builder import V, const, for_, i32, i64, if_,
 from spconv_compiler.targets import GpuTarget
 
 BLOCK_ROWS = 256
-KEY_BITS = 31
-# Of those: for the two sides along the first axis, and for columns along it.
-_SIDES, _COLUMNS = 2, 8
+KEY_BITS = 24
+# Of those: for the two sides along the first axis, for columns along it, and for the centre.
+_SIDES, _COLUMNS, _CENTRE = 2, 8, 1
 _DETAIL = KEY_BITS - _SIDES - _COLUMNS
+# Taps of a column up to which all but its lowest tell that one.
+_SHORT = 3
+# Far taps that go without a bit of their own; where there are more, taps share bits.
+_SPARE = 5
 _MAX_BATCH = 9
 # Words of a run, which a lane reads at once, and runs in flight.
 _RUN, _RUNS = 4, 8
@@ -62,7 +64,7 @@ FIRST_TILE_BIT = 16
 
 def sort_of(items: int, target: GpuTarget) -> Sort:
     """The sort of masks: of as many bits as pay."""
-    return Sort(32, items, target.wave, digits=0 if target.mma else 2)
+    return Sort(32, items, target.wave, digits=3 if target.mma else 2)
 
 
 def limit(sort: Sort) -> int:
@@ -76,17 +78,17 @@ def key_of(mask: V, sort: Sort) -> V:
 
 
 def key_bits(kernel_size: Sequence[int]) -> list[int]:
-    """The bits of a key that each tap sets, as a word.
-
-    With a few taps more than bits the nearest have none of their own; with many, several share one.
-    """
+    """The bits of a key that each tap sets, as a word."""
     taps = list(itertools.product(*(range(-(size // 2), size - size // 2) for size in kernel_size)))
     columns = sorted({(0, *tap[1:]) for tap in taps if any(tap[1:])})
-    own = _ranks(taps, _DETAIL, spare=6)
-    column = _ranks(columns, _COLUMNS)
+    short = kernel_size[0] <= _SHORT
+    told = [tap for tap in taps if any(tap) and not (short and tap[0] < 0 and any(tap[1:]))]
+    # The centre comes last: where a coordinate set is its own output, all rows have it.
+    own = {(0, 0, 0): 1, **{tap: bit << _CENTRE for tap, bit in _near_first(told, _DETAIL - _CENTRE).items()}}
+    column = {tap: 1 << rank for tap, rank in _ranks(columns, _COLUMNS).items()}
     words = []
     for tap in taps:
-        word = own[tap]
+        word = own.get(tap, 0)
         if any(tap[1:]):
             word |= column[(0, *tap[1:])] << _DETAIL
         if tap[0]:
@@ -95,13 +97,22 @@ def key_bits(kernel_size: Sequence[int]) -> list[int]:
     return words
 
 
-def _ranks(offsets: Sequence[tuple[int, ...]], bits: int, spare: int = 0) -> dict[tuple[int, ...], int]:
-    """A bit for each offset, far ones high; up to `spare` of the nearest go without where there are too many."""
-    ranked = sorted(offsets, key=lambda offset: sum(map(abs, offset)))
-    missing = max(0, len(ranked) - bits)
-    if missing <= spare:
-        return {offset: 1 << rank >> missing for rank, offset in enumerate(ranked)}
-    return {offset: 1 << rank * bits // len(ranked) for rank, offset in enumerate(ranked)}
+def _ranks(offsets: Sequence[tuple[int, ...]], places: int) -> dict[tuple[int, ...], int]:
+    """A place for each offset, far ones behind near ones; several share one where there are too many."""
+    ranked = sorted(offsets, key=_distance)
+    return {offset: rank * min(places, len(ranked)) // len(ranked) for rank, offset in enumerate(ranked)}
+
+
+def _near_first(offsets: Sequence[tuple[int, ...]], bits: int) -> dict[tuple[int, ...], int]:
+    """A bit for each offset, near ones high; the farthest have none if those are few."""
+    if 0 < len(offsets) - bits <= _SPARE:
+        offsets = sorted(offsets, key=_distance)[:bits]
+    return {offset: 1 << bits - 1 - place for offset, place in _ranks(offsets, bits).items()}
+
+
+def _distance(offset: tuple[int, ...]) -> tuple[int, bool]:
+    """Near taps before far ones; of those as near, the ones whose column has no bit, the centre's."""
+    return sum(map(abs, offset)), any(offset[1:])
 
 
 def row_keys(kernel_size: Sequence[int], sort: Sort, lanes: int) -> Callable[..., None]:

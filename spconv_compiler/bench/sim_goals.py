@@ -16,6 +16,7 @@ from typing import Any
 
 from spconv_compiler.bench import frames, sim_schedules
 from spconv_compiler.bench.frames import Frame
+from spconv_compiler.errors import InputError
 
 REFERENCE = "pairs_m16"
 WIDTHS = (32, 64, 128, 256, 512)
@@ -59,9 +60,7 @@ GOALS: dict[str, Goal] = {
     "fewer_weights": Goal("weights from L2, times fewer", 6.0, True, ".1f", widths=256),
     "fewer_requests": Goal("requests to L2, times fewer", 3.0, True, ".2f", widths=128),
     "gather_coalescing": Goal("coalescing", 0.95, True, ".0%", widths=64),
-    "executed_over_useful": Goal(
-        "executed/useful", 1.6, False, ".2f", frames="real", own={"pair_major": 1.25}
-    ),
+    "executed_over_useful": Goal("executed/useful", 1.6, False, ".2f", own={"pair_major": 1.25}),
     "matrix_busy": Goal("MFMA busy", 0.35, True, ".0%", widths=256),
     "lds_conflicts": Goal("LDS cycles/phases", 1.1, False, ".2f"),
     "waves_per_simd": Goal("waves/SIMD", 2, True, ".0f"),
@@ -70,7 +69,11 @@ GOALS: dict[str, Goal] = {
 
 
 def cases(data: Path, frame: str | None, widths: Sequence[int]) -> list[tuple[Frame, int]]:
-    """Frames with widths: all of them, or those of one frame (a name of frames.py or "pr942").
+    """Frames with widths: all of them, or those of one frame.
+
+    Args:
+        frame: a name of frames.py; "pr942", or with voxels and density behind it: "pr942-32371", "pr942-32371-4.2".
+        widths: C of the real frames; each shape of the pull request has its own.
 
     Raises:
         InputError: an unknown frame.
@@ -78,12 +81,19 @@ def cases(data: Path, frame: str | None, widths: Sequence[int]) -> list[tuple[Fr
     from spconv_compiler.sim.validate import DENSITIES, SHAPES
 
     found = []
-    if frame != _PUBLISHED:
+    if frame is None or not frame.startswith(_PUBLISHED):
         names = (frame,) if frame else frames.map_names(data)
         found += [(frames.load_frame(name, data), width) for name in names for width in widths]
-    if frame in (None, _PUBLISHED):
-        found += [(published(one.rows, density, data), one.channels) for one in SHAPES for density in DENSITIES]
+    shapes = {_name(one.rows, density): (one, density) for one in SHAPES for density in DENSITIES}
+    wanted = [name for name in shapes if f"{name}-".startswith(f"{frame or _PUBLISHED}-")]
+    found += [(published(one.rows, density, data), one.channels) for one, density in map(shapes.__getitem__, wanted)]
+    if not found:
+        raise InputError(f"unknown frame {frame!r}; accepted of that pull request: {_PUBLISHED}, {', '.join(shapes)}")
     return found
+
+
+def _name(rows: int, density: float) -> str:
+    return f"{_PUBLISHED}-{rows}-{density}"
 
 
 def published(rows: int, density: float, data: Path) -> Frame:
@@ -92,7 +102,7 @@ def published(rows: int, density: float, data: Path) -> Frame:
 
     coords, table = thinned(rows, density, data)
     shape = tuple((coords[:, 1:].max(axis=0) + 1).tolist())
-    return Frame(f"{_PUBLISHED}-{rows}-{density}", coords, shape, table)
+    return Frame(_name(rows, density), coords, shape, table)
 
 
 def measure(
@@ -113,7 +123,7 @@ def measure(
         progress(f"{frame.name}, C = {channels}")
         name = chosen(channels, dtype, wanted=schedule)
         before, after = sim_schedules.measure(frame, channels, dtype, (REFERENCE, name), threads=threads, every=every)
-        yield {
+        row = {
             "frame": frame.name,
             "N": len(frame.coords),
             "pairs": frame.pairs,
@@ -128,6 +138,7 @@ def measure(
             "before": before,
             "after": after,
         }
+        yield {**row, "reached": reached(row)}
 
 
 def _fewer(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> float | None:
@@ -144,16 +155,21 @@ def chosen(channels: int, dtype: str, taps: int = 27, wanted: str = "auto") -> s
     return choose(Problem(taps, channels, channels, dtype), get_target("gfx950"), wanted)[0].name
 
 
+def reached(row: Mapping[str, Any]) -> dict[str, bool]:
+    """Whether a case reaches each goal that is set for it; a figure that does not exist reaches its goal."""
+    asked = [key for key, goal in GOALS.items() if goal.asked(row["published"], row["channels"])]
+    return {key: row[key] is None or GOALS[key].kept(row[key], row["schedule"]) for key in asked}
+
+
 def missed(row: Mapping[str, Any]) -> list[str]:
     """The goals that a case misses."""
-    asked = [key for key, goal in GOALS.items() if goal.asked(row["published"], row["channels"])]
-    return [key for key in asked if row[key] is not None and not GOALS[key].kept(row[key], row["schedule"])]
+    return [key for key, kept in reached(row).items() if not kept]
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Columns and cells: "!" behind a figure that misses its goal, brackets where no goal is set for it."""
     columns = ["frame", "voxels", "pairs/voxel", "C", "schedule", "result", "modelled us"]
-    columns += [goal.title for goal in GOALS.values()]
+    columns += [*(goal.title for goal in GOALS.values()), "goals reached"]
     cells = []
     for row in rows:
         line = [row["frame"], f"{row['N']:,}", f"{row['pairs'] / row['N']:.1f}", str(row["channels"]), row["schedule"]]
@@ -164,7 +180,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]
             text = "-" if row[key] is None else format(row[key], goal.form)
             asked = goal.asked(row["published"], row["channels"])
             line.append(f"{text}!" if key in wrong else text if asked else f"({text})")
-        cells.append(line)
+        goals = reached(row).values()
+        cells.append([*line, f"{sum(goals)} of {len(goals)}"])
     return columns, cells
 
 

@@ -1,7 +1,9 @@
 """The measurement behind `spconv-bench sim --schedules`: every gemm schedule on one frame, counted in one run.
 
 What is compared is the launches from features to the result: the gemm, and the fill or the sum of parts that it needs.
-Times are modelled, never measured on gfx950; counters of memory come from every n-th workgroup.
+Times are modelled, never measured on gfx950. Counters of memory come from every n-th workgroup, all of one chiplet.
+That one may have more or less to do than others: what it asked for is scaled up by how often each instruction ran in
+all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from spconv_compiler.bench.frames import Frame
 from spconv_compiler.bench.verify import Judge
 from spconv_compiler.errors import Rejection
 from spconv_compiler.sim import chip
-from spconv_compiler.sim.access_counter import AccessCounter
+from spconv_compiler.sim.access_counter import AccessCounter, Trace
 from spconv_compiler.sim.cache_model import Traffic, replay
 from spconv_compiler.sim.counters import LaunchCounters, count_launch
 from spconv_compiler.sim.elf import Kernel
@@ -33,21 +35,24 @@ _MB = 1e6
 
 @dataclasses.dataclass(frozen=True)
 class Launched:
-    """One launch: counters, caches of the workgroups that were replayed, and their scale to the whole launch.
+    """One launch: counters, and caches of the workgroups that were replayed.
 
-    asked: lines of 128 bytes that loads asked L2 for, by buffer; moved: (bytes, 64-byte lines) of loads by buffer.
+    asked: lines of 128 bytes that loads asked L2 for, by buffer; written: those that stores and atomics touch.
+    moved: (bytes, 64-byte lines) of loads by buffer. busiest: memory instructions of the workgroup with the most, over
+    those of the mean one.
     """
 
     counters: LaunchCounters
     traffic: Traffic
-    scale: float
     band: Band
     asked: dict[str, float]
+    written: float
     moved: dict[str, tuple[float, float]]
+    busiest: float
 
     @property
     def l2_requests(self) -> float:
-        return self.traffic.l2_requests * self.scale
+        return sum(self.asked.values()) + self.written
 
 
 class Recorder:
@@ -105,24 +110,33 @@ class Recorder:
         kinds = {address: one.kind for address, one in counter.by_address.items()}
         trace = counter.trace()
         traffic = replay(trace, kinds, max(1, counters.occupancy.groups_per_unit))
-        scale = groups / len(range(0, groups, every))
         buffers = [argument for argument in arguments if isinstance(argument, Allocation)]
-        band = model_launch(
-            program.instructions, counts.by_address, counters, traffic, scale, sum(one.size for one in buffers)
-        )
         owners = _owners(trace, buffers)
         asked: dict[str, float] = {}
         moved: dict[str, tuple[float, float]] = {}
         for code, lines in traffic.asked.items():
-            asked[owners[code]] = asked.get(owners[code], 0.0) + lines * scale
+            whole = counts.by_address.get(code, 0) / counter.ran[code]
+            asked[owners[code]] = asked.get(owners[code], 0.0) + lines * whole
         for code, one in counter.by_address.items():
             if one.kind == "load" and code in owners:
                 bytes_, lines_64 = moved.get(owners[code], (0.0, 0.0))
                 moved[owners[code]] = bytes_ + one.bytes, lines_64 + one.lines_64
-        return Launched(counters, traffic, scale, band, asked, moved)
+        stored = [counters.memory.get(f"vmem {kind}") for kind in ("store", "atomic")]
+        written = sum(one.lines_128 for one in stored if one is not None)
+        requests, seen = sum(asked.values()) + written, traffic.l2_requests
+        scale = requests / seen if seen else groups / len(range(0, groups, every))
+        touched = sum(one.size for one in buffers)
+        band = model_launch(program.instructions, counts.by_address, counters, traffic, scale, touched)
+        return Launched(counters, traffic, band, asked, written, moved, _busiest(trace))
 
 
-def _owners(trace: Any, buffers: Sequence[Allocation]) -> dict[int, str]:
+def _busiest(trace: Trace) -> float:
+    """Memory instructions of the workgroup with the most of them, over those of the mean one."""
+    each = np.unique(trace.groups, return_counts=True)[1]
+    return float(each.max() / each.mean()) if len(each) else 1.0
+
+
+def _owners(trace: Trace, buffers: Sequence[Allocation]) -> dict[int, str]:
     """The buffer that each instruction reads or writes, from its first line."""
     owners: dict[int, str] = {}
     codes, firsts = np.unique(trace.codes, return_index=True)
@@ -188,7 +202,7 @@ def _figures(artifact: Artifact, launches: Sequence[Launched]) -> dict[str, Any]
         "executed_over_useful": counted.matrix.executed_macs / useful,
         "l2_requests": sum(one.l2_requests for one in launches),
         "weights_from_l2_bytes": LINE * gemm.asked.get("packed", 0.0),
-        "l2_lines": {**gemm.asked, "stores": gemm.traffic.writes * gemm.scale},
+        "l2_lines": {**gemm.asked, "written": gemm.written},
         "modelled_terms": terms,
         "gather_coalescing": bytes_ / (64 * lines) if lines else None,
         "atomic_segments": sum(one.counters.atomic_segments or 0 for one in launches),
@@ -197,6 +211,7 @@ def _figures(artifact: Artifact, launches: Sequence[Launched]) -> dict[str, Any]
         "registers": facts["vgpr"],
         "spills": facts["vgpr_spills"] + facts["scratch_bytes"],
         "matrix_busy": terms["matrix"] / (gemm.band.estimate_us - terms["launch"]),
+        "busiest_group": gemm.busiest,
         "limited_by": gemm.band.limited_by["likely"],
         "gemm_us": gemm.band.estimate_us,
         "modelled_us": [sum(getattr(one.band, f"{which}_us") for one in launches) for which in _BAND],
@@ -209,7 +224,8 @@ _BAND = ("lower", "estimate", "pessimistic")
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Columns and cells."""
     columns = ["schedule", "result", "executed/useful", "L2 requests", "weights from L2", "coalescing", "atomics"]
-    columns += ["LDS", "registers", "waves/SIMD", "MFMA busy", "limited by", "launches", "modelled us", "band"]
+    columns += ["LDS", "registers", "waves/SIMD", "MFMA busy", "busiest group", "limited by", "launches"]
+    columns += ["modelled us", "band"]
     cells = []
     for row in rows:
         low, likely, high = row["modelled_us"]
@@ -226,6 +242,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]
                 str(row["registers"]) + (" SPILLS" if row["spills"] else ""),
                 f"{row['waves_per_simd']:.0f}",
                 f"{row['matrix_busy']:.0%}",
+                f"{row['busiest_group']:.1f}",
                 row["limited_by"],
                 str(row["launches"]),
                 f"{likely:.1f}",

@@ -115,8 +115,8 @@ def unfit(problem: Problem, target: Target) -> str | None:
         return f"it is for waves of a GPU, and {target.name} has none"
     mma = target.mma_for(problem.dtype)
     if problem.dtype not in target.dtypes or mma is None:
-        shapes = sorted({shape.element for shape in target.mma})
-        return f"features are {problem.dtype}; {target.name} has matrix instructions here for {', '.join(shapes)}"
+        known = ", ".join(sorted({shape.element for shape in target.mma})) or "no dtype"
+        return f"features are {problem.dtype}; {target.name} has matrix instructions here for {known}"
     if (mma.m, mma.n) != (TILE_ROWS, TILE_ROWS):
         return f"the matrix instruction for {problem.dtype} takes {mma.m}x{mma.n}, not {TILE_ROWS}x{TILE_ROWS}"
     if problem.taps > MAX_TAPS:

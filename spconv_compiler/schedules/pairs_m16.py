@@ -30,8 +30,8 @@ class PairsM16(GemmSchedule):
             return f"it is for waves of a GPU, and {target.name} has none"
         mma = target.mma_for(problem.dtype)
         if problem.dtype not in target.dtypes or mma is None:
-            shapes = sorted({shape.element for shape in target.mma})
-            return f"features are {problem.dtype}; {target.name} has matrix instructions here for {', '.join(shapes)}"
+            known = ", ".join(sorted({shape.element for shape in target.mma})) or "no dtype"
+            return f"features are {problem.dtype}; {target.name} has matrix instructions here for {known}"
         if mma.m != TILE_M:
             return f"the matrix instruction for {problem.dtype} takes {mma.m} rows, not {TILE_M}"
         for atomic in (("fadd", "f32"), ("umin", "i32")):
