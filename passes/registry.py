@@ -47,6 +47,7 @@ PASS_NAMES = (
     "lower-memory-to-global",
     "lower-mma-to-mfma",
     "lower-to-intrinsics",
+    "overlap-launches",
     "relax-local-atomics",
 )
 

@@ -120,6 +120,8 @@ def _stage(source: str, result: str, target: Target, schedule: str, mapper: str)
                 for_target("fit-waves"),
                 for_target("lower-memory-to-global"),
                 ours("lower-to-intrinsics"),
+                # In front of all that the passes before it have put into kernels.
+                ours("overlap-launches"),
                 Upstream("gpu-to-nvvm", gpu_to_nvvm()),
             )
         case ("stages", "loops"):

@@ -16,12 +16,12 @@ import pytest
 
 from spconv_compiler import env
 from spconv_compiler.errors import CodegenError, LaunchError
-from spconv_compiler.runtime.cuda import Event, Stream, capture
+from spconv_compiler.runtime.cuda import Event, Stream, capture, last_node
 from spconv_compiler.runtime.cuda_device import CudaDevice
 from spconv_compiler.runtime.cuda_library import CudaError, CudaLibrary, load_cuda
 
 SOURCE = pathlib.Path(__file__).resolve().parent / "cuda_shim" / "shim.c"
-STREAM, EVENT, MODULE, EXECUTABLE = 1, 2, 3, 6
+STREAM, EVENT, MODULE, GRAPH, EXECUTABLE = 1, 2, 3, 5, 6
 PTX = """// dynamic shared memory of scale: 100000
 .version 8.3
 .target sm_90a
@@ -263,7 +263,7 @@ def test_a_launch_that_is_prepared_runs_on_what_is_set(device: CudaDevice) -> No
         device.prepare(module, "add_one", [1], 32, [0, 1])
     with device.current():
         prepared.slot(0).value = 0
-        with device.stream() as stream, pytest.raises(CudaError, match="cuLaunchKernel: CUDA_ERROR_ILLEGAL_ADDRESS"):
+        with device.stream() as stream, pytest.raises(CudaError, match="cuLaunchKernelEx: CUDA_ERROR_ILLEGAL_ADDRESS"):
             prepared.launch(stream)
 
 
@@ -303,3 +303,79 @@ def test_columns_are_copied_and_captured(device: CudaDevice) -> None:
         with pytest.raises(CudaError, match="cuMemcpy2DAsync_v2: CUDA_ERROR_INVALID_VALUE"):
             device.copy_columns(out.pointer, 4, left.pointer, 8, 8, 2, stream)  # type: ignore[attr-defined]
     assert host.tolist() == [1, 2, 5, 3, 4, 6]
+
+
+def test_a_graph_begins_with_other_arguments_in_every_run(device: CudaDevice) -> None:
+    """Its first launch takes what is set, the others what was captured; its template lives as long as it does."""
+    module, templates = device.load(PTX.encode()), shim(device, "shim_living", GRAPH)
+    with device.stream() as stream:
+        (first, one), (second, two) = words(device, [1, 2, 3], stream), words(device, [5, 6, 7], stream)
+        head = device.prepare(module, "add_one", [1], 64, [first, 3])  # type: ignore[list-item]
+
+        def queue(to: int) -> None:
+            device.launch(module, "scale", [1], 64, [second, 3, -1], to)  # type: ignore[list-item]
+
+        graph = device.capture_behind(head, queue)
+        assert shim(device, "shim_living", GRAPH) == templates + 1
+        with device.current():
+            graph.launch(stream)
+            head.slot(0).value, head.slot(1).value = second.pointer, 2  # type: ignore[attr-defined]
+            graph.launch(stream)
+        device.copy_out(one.ctypes.data, first, stream)  # type: ignore[arg-type]
+        device.copy_out(two.ctypes.data, second, stream)  # type: ignore[arg-type]
+    assert (one.tolist(), two.tolist()) == ([2, 3, 4], [4, 5, 7])
+    del graph
+    gc.collect()
+    assert shim(device, "shim_living", GRAPH) == templates
+    assert shim(device, "shim_living", EXECUTABLE) == 0
+
+
+def test_a_capture_of_nothing_has_no_last_node(device: CudaDevice) -> None:
+    with Stream(device.driver) as stream, pytest.raises(LaunchError, match="ends in 0 nodes"), capture(stream):
+        last_node(stream)
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+def test_launches_overlap_where_they_may(device: CudaDevice, overlaps: bool) -> None:
+    """Launched at once and prepared alike; the driver is told so, or not."""
+    device.driver.overlaps = overlaps
+    module = device.load(PTX.encode())
+    with device.stream() as stream:
+        buffer, host = words(device, [1, 2, 3], stream)
+        before = shim(device, "shim_overlapping")
+        device.launch(module, "add_one", [1], 64, [buffer, 3], stream)  # type: ignore[list-item]
+        device.prepare(module, "add_one", [1], 64, [buffer, 3]).launch(stream)  # type: ignore[list-item]
+        assert shim(device, "shim_overlapping") - before == 2 * overlaps
+        device.copy_out(host.ctypes.data, buffer, stream)  # type: ignore[arg-type]
+    assert host.tolist() == [3, 4, 5]
+
+
+def test_an_old_driver_takes_launches_too(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One without configurations: kernels are launched as ever, and nothing overlaps."""
+    bare = device.driver.bare
+
+    def old(name: str) -> object:
+        if name == "cuLaunchKernelEx":
+            raise LaunchError("the library has no cuLaunchKernelEx")
+        return bare(name)
+
+    monkeypatch.setattr(device.driver, "bare", old)
+    module = device.load(PTX.encode())
+    with device.stream() as stream:
+        buffer, host = words(device, [1, 2, 3], stream)
+        device.launch(module, "add_one", [1], 64, [buffer, 3], stream)  # type: ignore[list-item]
+        with device.current(), pytest.raises(CudaError, match="cuLaunchKernel: CUDA_ERROR_ILLEGAL_ADDRESS"):
+            device.prepare(module, "add_one", [1], 64, [0, 3]).launch(stream)
+        device.copy_out(host.ctypes.data, buffer, stream)  # type: ignore[arg-type]
+    assert host.tolist() == [2, 3, 4] and shim(device, "shim_overlapping") == 0
+
+
+def test_the_current_context_is_known_whoever_made_it_so(device: CudaDevice) -> None:
+    is_current = device.calls().is_current
+    assert not is_current()
+    with device.current():
+        assert is_current()
+    driver = device.driver
+    with driver._pushed:
+        assert is_current()
+    assert not is_current()

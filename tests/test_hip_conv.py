@@ -92,7 +92,7 @@ def test_wide_keys(monkeypatch: pytest.MonkeyPatch, shim: Shim) -> None:
     target = get_target("gfx950")
     monkeypatch.setattr(type(target), "narrow_cells", property(lambda self: 500))
     check(case_of(40), whole=True)
-    assert "search_rows_k32_3x3x3_d1x1x1_k32_i4" in shim.launched
+    assert "search_rows_k32_3x3x3_d1x1x1_k32_i4_d3" in shim.launched
 
 
 def test_wide_keys_of_a_grid(shim: Shim) -> None:
@@ -101,7 +101,7 @@ def test_wide_keys_of_a_grid(shim: Shim) -> None:
     kernel, points = kernel_of(mapper="dense_grid", key_width=64), as_array(case.coords, "coords")
     found = kernel.build_map(points, kernel.box(points))
     assert found.pairs == int((reference.kernel_map(case.coords, 3) >= 0).sum())
-    assert "look_up_rows_k64_3x3x3_d1x1x1_k32_i4" in shim.launched
+    assert "look_up_rows_k64_3x3x3_d1x1x1_k32_i4_d3" in shim.launched
 
 
 def test_when_keys_become_wide() -> None:

@@ -272,7 +272,7 @@ def test_captures_do_not_nest_and_end_where_they_began(stream: Stream) -> None:
 
     def end_elsewhere() -> None:
         try:
-            stream.hip.call("hipStreamEndCapture", stream.handle, ctypes.addressof(ctypes.c_void_p()))
+            stream.driver.call("hipStreamEndCapture", stream.handle, ctypes.addressof(ctypes.c_void_p()))
         except HipError as error:
             failures.append(error)
 

@@ -146,7 +146,7 @@ class _TorchEvent:
         self.made = Event(hip)
 
     def record(self, stream: _TorchStream) -> None:
-        self.made.hip.call("hipEventRecord", self.made.handle, stream.cuda_stream)
+        self.made.driver.call("hipEventRecord", self.made.handle, stream.cuda_stream)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,17 +12,12 @@ from test_hip_tensors import Gpu, GpuTensor, gpu
 from test_network_replay import Layer, call, compiled, eager, same
 
 from spconv_compiler.errors import InputError, LaunchError
+from spconv_compiler.network import quick
 from spconv_compiler.network.replay import Replay
 from spconv_compiler.runtime.hip import Stream
 
 __all__ = ["gpu"]
-pytestmark = pytest.mark.usefixtures("shim")
-
-
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("shim", "without_gradients")
 
 
 @pytest.fixture
@@ -40,23 +34,41 @@ def long_way(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def test_calls_are_quick_once_the_graph_is_there(gpu: Gpu, shim: Shim, long_way: list[int]) -> None:
-    """The third call on; two launches and what the graph launches; whatever the number of voxels, on any stream."""
+@pytest.mark.parametrize("lasting", [False, True])
+def test_calls_are_quick_once_the_graph_is_there(
+    gpu: Gpu, shim: Shim, long_way: list[int], monkeypatch: pytest.MonkeyPatch, lasting: bool
+) -> None:
+    """The third call on; two launches and what the graph launches; whatever the number of voxels, on any stream.
+
+    Streams that last are marked when a call comes on another one, others in every call.
+    """
+    monkeypatch.setattr(quick, "_lasts", lambda index, stream: lasting)
     model = with_integers(Layer(), 4)
     net, replay = compiled(model, 30)
     kept: list[tuple[Any, Any]] = []
     with Stream(gpu.hip) as other:
         home = gpu.current
-        for number, count in enumerate((30, 32, 32, 20, 1, 31)):
+        for number, count in enumerate((30, 32, 32, 20, 1, 31, 30)):
             gpu.current = other if number % 2 else home
             frame = voxels(count, count + number)
             kept.append((net(*(gpu.put(tensor) for tensor in frame)), eager(model, frame)))
             assert len(long_way) == min(number + 1, 2)
             assert (replay.graphs, replay.reason) == (1, None) or number == 0
-            gpu.current.synchronize()
+        for stream in (other, home):
+            stream.synchronize()
         assert all(torch.equal(gpu.fetch(found), wanted) for found, wanted in kept)
         gpu.current = home
-    assert shim.launched.count("place_rows_b256") == 5
+    assert shim.launched.count("place_rows_b256") == 6
+
+
+def test_a_driver_without_such_graphs_takes_the_frame_in_in_front(gpu: Gpu, shim: Shim, long_way: list[int]) -> None:
+    model, frame = with_integers(Layer(), 4), voxels(30, 1)
+    net, replay = compiled(model, 30)
+    replay.headed = True
+    for _ in range(4):
+        assert same(call(gpu, net, frame), eager(model, frame))
+    assert len(long_way) == 2 and shim.launched[-2:-1] != ["place_rows_b256"]
+    assert shim.launched.count("place_rows_b256") == 3
 
 
 def test_a_call_waits_for_its_coordinates_alone(gpu: Gpu, shim: Shim) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,13 +23,7 @@ from spconv_compiler.runtime.hip_library import HipLibrary
 
 __all__ = ["gpu"]
 sc: Any = spconv_compiler
-pytestmark = pytest.mark.usefixtures("shim")
-
-
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("shim", "without_gradients")
 
 
 class Detector(nn.Module):

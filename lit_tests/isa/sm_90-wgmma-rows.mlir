@@ -13,6 +13,9 @@ func.func @conv(%coords: !spconv.coords<32>, %features: tensor<?x128xbf16>, %wei
 // CHECK: .target sm_90a
 // CHECK-LABEL: .visible .entry gemm_wgmma_rows_bf16_t27_128x128_n128_k64_g2_s4_b1_relu_bf16(
 // CHECK: .maxntid 384
+// Nothing is touched before all work in front of the launch is done, and the next one may come then.
+// CHECK: griddepcontrol.wait
+// CHECK: griddepcontrol.launch_dependents
 // CHECK-COUNT-8: mbarrier.init.shared
 // The warpgroups that multiply:
 // CHECK: fence.proxy.async.shared::cta

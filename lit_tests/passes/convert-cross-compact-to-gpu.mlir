@@ -61,7 +61,7 @@ func.func @sorted(%fine: !spconv.coords<32> {spconv.name = "coords"}, %coarse: !
   %map = "spconv.cross_map"(%fine, %coarse) {kernel_size = array<i64: 3, 3, 3>, stride = array<i64: 2, 2, 2>, padding = array<i64: 1, 1, 1>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"coarse_grid", {block = 256 : i64}>} : (!spconv.coords<32>, !spconv.coords<32>) -> !spconv.cross_map<27>
   // CHECK: kernel = @kernels::@output_lookup_k32_3x3x3_s2x2x2_p1x1x1_d1x1x1_b256}
   // CHECK: kernel = @kernels::@row_keys_3x3x3_i4}
-  // CHECK-COUNT-4: kernel = @kernels::@sort_digit_k32_i4}
+  // CHECK-COUNT-3: kernel = @kernels::@sort_digit_k32_i4_d3}
   // CHECK: kernel = @kernels::@arrange_t27_i4}
   // CHECK: {in_rows = "rows", rows = "coarse_rows"}
   %pairs = "spconv.cross_compact"(%map) {transposed = false, schedule = #spconv.schedule<"sorted_tiles", {block_rows = 256 : i64, items = 4 : i64}>} : (!spconv.cross_map<27>) -> !spconv.pairs<27>

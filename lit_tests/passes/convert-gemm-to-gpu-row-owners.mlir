@@ -10,9 +10,9 @@
 // CHECK-SAME: message = "bytes of features of 64 channels"
 func.func @owner(%coords: !spconv.coords<32>, %features: tensor<?x64xbf16>, %weight: tensor<64x3x3x3x64xbf16>, %bias: tensor<64xf32>) -> tensor<?x64xbf16> {
   %map = "spconv.map"(%coords) {kernel_size = array<i64: 3, 3, 3>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"dense_grid", {block = 256}>} : (!spconv.coords<32>) -> !spconv.map<27>
-  // CHECK: kernel = @kernels::@look_up_rows_k32_3x3x3_d1x1x1_k32_i4}
+  // CHECK: kernel = @kernels::@look_up_rows_k32_3x3x3_d1x1x1_k32_i4_d3}
   // CHECK-NOT: @row_keys
-  // CHECK-COUNT-4: kernel = @kernels::@sort_digit_k32_i4}
+  // CHECK-COUNT-3: kernel = @kernels::@sort_digit_k32_i4_d3}
   // CHECK: kernel = @kernels::@arrange_t27_i4_rows}
   %pairs = "spconv.compact"(%map) {schedule = #spconv.schedule<"sorted_tiles", {block_rows = 256, items = 4}>} : (!spconv.map<27>) -> !spconv.pairs<27>
   %packed = "spconv.pack_weight"(%weight) {schedule = #spconv.schedule<"mma_panels", {tile_n = 64, mma_n = 16, tile_k = 64, chunk_k = 8}>} : (tensor<64x3x3x3x64xbf16>) -> !spconv.packed<bf16>
@@ -99,7 +99,7 @@ func.func @between_sets(%fine: !spconv.coords<32> {spconv.name = "coords"}, %coa
 func.func @by_rows(%coords: !spconv.coords<32>) -> !spconv.pairs<27> {
   %map = "spconv.map"(%coords) {kernel_size = array<i64: 3, 3, 3>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"z_delta", {block = 256, items = 4}>} : (!spconv.coords<32>) -> !spconv.map<27>
   // CHECK: "spconv.alloc"() {name = "table", size = [[ROWS]]}
-  // CHECK: kernel = @kernels::@search_rows_k32_3x3x3_d1x1x1_k32_i4}
+  // CHECK: kernel = @kernels::@search_rows_k32_3x3x3_d1x1x1_k32_i4_d3}
   // CHECK-NOT: @turn_over
   // CHECK-NOT: @row_keys
   // CHECK: kernel = @kernels::@arrange_t27_i4_rows}

@@ -197,6 +197,14 @@ def barrier() -> None:
     gpu.barrier()
 
 
+def wave_barrier() -> None:
+    """Waits for this lane's wave; what its lanes put before can be read by all of it after.
+
+    Where the lanes of a wave run together it costs nothing; elsewhere nothing else puts their accesses in order.
+    """
+    gpu.barrier(scope=ir.Attribute.parse("#gpu.barrier_scope<subgroup>"))
+
+
 def scan_workgroup(value: V, memory: V, wave: int, waves: int) -> V:
     """Inclusive prefix sum over a workgroup of `waves` full waves; memory holds one i32 a wave."""
     lane, number = thread() % wave, thread() // wave

@@ -197,12 +197,12 @@ def rank(levels: int, wave: int) -> Callable[..., None]:
             tile = take_tile(state, zero, ticket, wave)
             first = plus(times(tile, lo.TILE_WORDS), times(thread(), WORDS_A_LANE))
             pairs = Part(marks, level.pairs)
-            halves = [load(pairs, plus(times(first, 2), half * 4), 4) for half in range(2)]
-            bits = [half.lane(lane) for half in halves for lane in (0, 2)]
-            before = [zero]
-            for word in bits:
-                before.append(before[-1] + popcount(word))
-            inclusive = scan_workgroup(before[-1], totals, wave, LANES // wave)
+            # Only counted here: tiles are large, so that their latency counts little, and few lanes need words again.
+            own = zero
+            for half in range(WORDS_A_LANE // 2):
+                two = load(pairs, plus(times(first, 2), half * 4), 4)
+                own = own + popcount(two.lane(0)) + popcount(two.lane(2))
+            inclusive = scan_workgroup(own, totals, wave, LANES // wave)
             # The last wave has the tile's total.
             with if_(thread() >= LANES - wave):
                 total = from_lane(inclusive, wave - 1, wave)
@@ -210,21 +210,23 @@ def rank(levels: int, wave: int) -> Callable[..., None]:
                 with if_(thread().eq(LANES - 1)):
                     put(earlier, sum_, zero)
             barrier()
-            start = get(sum_, zero) + inclusive - before[-1]
+            start = get(sum_, zero) + inclusive - own
+            with if_(which.ne(0) & tile.eq(level.tiles - 1) & thread().eq(LANES - 1)):
+                store((start + own).min(level.capacity), counts, times(which, 2))
+                store(start + own, counts, plus(times(which, 2), 1))
+            rows, box = Part(level_rows, times(level.first_row, 4)), (*level.low, *level.extent)
             # Ranks are asked for where a cell is marked, and most words of a large box have no marks.
-            with if_(before[-1].ne(0)):
-                for half in range(2):
-                    ranked = [value for at in (2 * half, 2 * half + 1) for value in (bits[at], start + before[at])]
-                    store(concatenate(ranked), pairs, plus(times(first, 2), half * 4))
-            with if_(which.ne(0)):
-                with if_(tile.eq(level.tiles - 1) & thread().eq(LANES - 1)):
-                    found = start + before[-1]
-                    store(found.min(level.capacity), counts, times(which, 2))
-                    store(found, counts, plus(times(which, 2), 1))
-                rows, box = Part(level_rows, times(level.first_row, 4)), (*level.low, *level.extent)
-                for at, word in enumerate(bits):
-                    cell = times(plus(first, at), WORD_CELLS)
-                    write_cells(rows, start + before[at], level.capacity, word, cell, box)
+            with if_(own.ne(0)), for_(0, const(WORDS_A_LANE // 2, i32()), init=[start], unroll=False) as each:
+                (rank,) = each.args
+                at = plus(times(first, 2), times(each.iv, 4))
+                two = load(pairs, at, 4)
+                bits, following = (two.lane(0), two.lane(2)), rank + popcount(two.lane(0))
+                store(concatenate([bits[0], rank, bits[1], following]), pairs, at)
+                with if_(which.ne(0)):
+                    for word, before in enumerate((rank, following)):
+                        cell = times(plus(first, times(each.iv, 2), word), WORD_CELLS)
+                        write_cells(rows, before, level.capacity, bits[word], cell, box)
+                each.yields(following + popcount(bits[1]))
 
     return body
 

@@ -40,6 +40,7 @@ from spconv_compiler.passes.gpu.lanes import (
     store,
     thread,
     times,
+    wave_barrier,
 )
 from spconv_compiler.passes.kernel_builder import V, const, i32, i64, if_, if_else
 
@@ -247,12 +248,14 @@ class Sort:
         count = popcount(same).to(i32())
 
         def add() -> list[V]:
-            # No atomic: a wave's counters are its own, its lanes run together, and each digit has one such lane.
+            # No atomic: a wave's counters are its own, and each digit has one such lane.
             earlier = get(counters, plus(first, digit))
             put(earlier + count, counters, plus(first, digit))
             return [earlier]
 
         (earlier,) = if_else(valid & before.eq(0), add, lambda: [const(0, i32())])
+        # The next record with this digit may be counted by another lane.
+        wave_barrier()
         return shuffle(earlier, first_bit(same).to(i32()), self.wave) + before
 
     def final_half(self, state: V, limit: V, rows: V) -> V:

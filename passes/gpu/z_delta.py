@@ -127,8 +127,9 @@ def search_rows(
             return key.ult(limit).select(key + box.delta(corner), const(-1, key.type))
 
         first, last = (sorted_.key(at.min(rows - 1)) for at in (begin, plus(begin, lanes - 1)))
-        sorted_.put_ends(lines, lambda line, late: first_of(late.select(last, first), line), ends, lanes)
+        # Under way while the ends are looked for.
         own = sorted_.record(place.min(rows - 1))
+        sorted_.put_ends(lines, lambda line, late: first_of(late.select(last, first), line), ends, lanes)
         key, row = own.lane(0), own.lane(1).to(i32())
         made.begin(memory)
         inside, found = known & key.ult(limit), []
@@ -195,11 +196,6 @@ class SortedRecords:
 
     def key(self, place: V) -> V:
         return load(self.records, times(plus(self.half, place), 2))
-
-    def row_of(self, place: V, key: V) -> V:
-        """The row of the record at a place if it has this key, else −1."""
-        record = self.record(place)
-        return record.lane(0).eq(key).select(record.lane(1).to(i32()), NONE)
 
     def between(self, target: V) -> V:
         """How many keys are below each lane's target; targets do not descend from lane to lane."""

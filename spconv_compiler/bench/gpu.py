@@ -2,8 +2,9 @@
 
 In one run, in turns, on the same tensors: wall time of a call (from the call to the end of its work on the GPU) and
 time that kernels, copies and fills take on the GPU, each with the kernel map built in the call and with the map kept.
-GPU time and launches are those that CUPTI reports through torch's profiler, for all contenders alike. Every result is
-compared with the same sums in f64.
+GPU time and launches are those that CUPTI reports through torch's profiler, for all contenders alike; where operations
+overlap, the later one counts from the end of the earlier one on (`own_times`). Every result is compared with the same
+sums in f64.
 
 The GPU's own limits are measured in the same run: the rate of a large matrix product, and of a large copy.
 """
@@ -211,7 +212,20 @@ def _profiled(call: Callable[[], Any], torch: Any) -> tuple[float, float]:
             call()
         torch.cuda.synchronize()
     events = [event for event in run.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-    return sum(event.device_time for event in events) / _PROFILED, len(events) / _PROFILED
+    return sum(us for _, us in own_times(events)) / _PROFILED, len(events) / _PROFILED
+
+
+def own_times(events: Sequence[Any]) -> list[tuple[str, float]]:
+    """(name, microseconds) of operations on the GPU, in the order of their begins; the sum is how long it is busy.
+
+    A kernel may begin while the one before it runs, and wait for it: its time begins with the end of all before it.
+    """
+    found, reached = [], float("-inf")
+    for event in sorted(events, key=lambda one: (one.time_range.start, one.time_range.end)):
+        start, end = event.time_range.start, event.time_range.end
+        found.append((event.name, max(0.0, end - max(start, reached))))
+        reached = max(reached, end)
+    return found
 
 
 def _neighbours(coords: Any, torch: Any) -> Any:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from spconv_compiler.bench.gpu import _PROFILED, _versions, _wall
+from spconv_compiler.bench.gpu import _PROFILED, _versions, _wall, own_times
 from spconv_compiler.bench.gpu_contenders import PEERS
 from spconv_compiler.errors import InputError
 from spconv_compiler.nets.registry import TOLERANCES, get_model, make_model
@@ -226,11 +226,12 @@ def _profile(one: _Contestant, features: Any, coords: Any, torch: Any) -> dict[s
         if event.name.startswith("cu") and any(word in event.name for word in _QUEUES)
     )
     longest: dict[str, float] = collections.defaultdict(float)
-    for event in on_gpu:
-        longest[event.name] += event.device_time / _PROFILED
+    own = own_times(on_gpu)
+    for name, us in own:
+        longest[name] += us / _PROFILED
     top = sorted(longest.items(), key=lambda item: -item[1])[:12]
     return {
-        "gpu_us": sum(event.device_time for event in on_gpu) / _PROFILED,
+        "gpu_us": sum(us for _, us in own) / _PROFILED,
         "gpu_operations": len(on_gpu) / _PROFILED,
         "host_calls": {name: count / _PROFILED for name, count in sorted(calls.items())},
         "longest": {name[:80]: round(us, 1) for name, us in top},

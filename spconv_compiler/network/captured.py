@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from spconv_compiler.arrays import Array
 from spconv_compiler.errors import LaunchError
-from spconv_compiler.map_request import MapRequest
 from spconv_compiler.network.intake import Intake
 from spconv_compiler.network.places import DTYPES, Counted, Joined, Launches, OnRows, Place, Queue
-from spconv_compiler.network.plan import NetworkPlan
 from spconv_compiler.network.queued import QueuedNetwork
-from spconv_compiler.runtime.calls import TensorCall
-from spconv_compiler.runtime.device import Event, Graph
+from spconv_compiler.runtime.device import Graph
 from spconv_compiler.runtime.gpu_plan import PreparedGroup
 
 
@@ -36,37 +33,27 @@ class CapturedNetwork(QueuedNetwork):
     Attributes:
         intake: takes frames in, and says what the host has to know.
         refused: whether a capture has failed. last: the launches behind the graphs, or None.
-        done: is reached when the last call's work is done.
+        last_work: where the last call's work is. headed: the graph with the frame's kernel at its head, or None.
+        direct_slots: of values that the last launch reads where the caller has them, what it calls them.
 
     Raises:
         InputError, LaunchError: as QueuedNetwork.
     """
 
-    def __init__(
-        self,
-        plan: NetworkPlan,
-        steps: Any,
-        requests: Mapping[int, MapRequest],
-        room: Sequence[int],
-        call: TensorCall,
-        like: torch.Tensor,
-        *,
-        together: bool = True,
-        hand_out: bool = False,
-    ) -> None:
-        super().__init__(plan, steps, requests, room, call, like, together=together, hand_out=hand_out)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.refused = False
         self._graphs: list[Graph | OnRows | Counted] = []
-        # The stream of the last call.
-        self._stream: int | None = None
-        self.done = self.device.event()
-        weakref.finalize(self, _settle, self.done).atexit = False
+        self.headed: Any = None
+        self.last_work = LastWork(self.device)
+        weakref.finalize(self, self.last_work.settle).atexit = False
+        plan = self.plan
         given = {number: self.levels[number] for number, level in enumerate(plan.levels) if level.argument is not None}
         status = Place(self.status, self.status.data_ptr(), self.status.nbytes)
-        self.intake = Intake(self.device, steps.target, given, status, self.counted)
+        self.intake = Intake(self.device, self.steps.target, given, status, self.counted)
         self.last = None if self.loose is None else self._prepared(self.loose)
         reads = () if self.loose is None else plan.steps[self.loose].reads
-        self._direct_slots = {number: name for name, number in reads if number in self._direct}
+        self.direct_slots = {number: name for name, number in reads if number in self._direct}
 
     @property
     def graphs(self) -> int:
@@ -83,7 +70,7 @@ class CapturedNetwork(QueuedNetwork):
 
         All that begins at multiples of 16 bytes. A call on another stream waits there for the work of the last one.
         """
-        self.order(stream)
+        self.last_work.order(stream)
         self.intake.place(coords, stream)
         if not self.counted:
             self.intake.mark(stream)
@@ -108,25 +95,20 @@ class CapturedNetwork(QueuedNetwork):
                 item.launch(stream)
         return {} if self.loose is None else self._run_loose(self.loose, values, stream)
 
-    def order(self, stream: int) -> None:
-        """Lets a call's stream wait for the last call, where that was on another one."""
-        if self._stream not in (None, stream):
-            self.device.wait_event(stream, self.done)
-        self._stream = stream
-
     def take(self, pointers: Mapping[int, int], rows: int, stream: int) -> None:
         """Brings values of so many rows to where they are read: the last launch reads the caller's, others a copy."""
         for number, pointer in pointers.items():
-            slot = self._direct_slots.get(number)
+            slot = self.direct_slots.get(number)
             if slot is None:
-                nbytes = rows * self._plan.values[number].row_bytes
+                nbytes = rows * self.plan.values[number].row_bytes
                 self.device.copy(self.values[number].pointer, pointer, nbytes, stream)
             elif self.last is not None:
                 self.last.set(slot, pointer)
 
     def finish(self, stream: int) -> None:
         """Behind all work of a call on what is kept from call to call."""
-        self.done.record(stream)
+        self.last_work.done.record(stream)
+        self.last_work.pending = False
 
     @property
     def _captured_work(self) -> list[Launches | Joined | OnRows | Counted]:
@@ -136,16 +118,16 @@ class CapturedNetwork(QueuedNetwork):
         """The launches of the last step, between the caller's tensors."""
         work = self.work[-1]
         assert isinstance(work, Launches)
-        changing = ["out", *(name for name, number in self._plan.steps[place].reads if number in self._direct)]
+        changing = ["out", *(name for name, number in self.plan.steps[place].reads if number in self._direct)]
         return work.plan.prepare(work.group, work.symbols, work.buffers, changing)
 
     def _run_loose(self, place: int, values: Mapping[int, Array], stream: int) -> dict[int, torch.Tensor]:
-        step = self._plan.steps[place]
+        step = self.plan.steps[place]
         assert self.last is not None
-        out = self._plan.values[step.out]
+        out = self.plan.values[step.out]
         made = self.like.new_empty((self.room[out.level], out.channels), dtype=DTYPES[out.dtype])
         self.last.set("out", made.data_ptr())
-        for number, name in self._direct_slots.items():
+        for number, name in self.direct_slots.items():
             self.last.set(name, values[number].pointer)
         self.last.launch(stream)
         return {step.out: made}
@@ -180,10 +162,52 @@ class CapturedNetwork(QueuedNetwork):
                 found.append(work)
         self._graphs = found
 
+    def graph_with_frame(self) -> Any:
+        """The only graph, with the kernel that takes the frame in at its head; None where the driver has no such."""
+        assert self.only_graph is not None
+        launches = [work for work in self._captured_work if isinstance(work, (Launches, Joined))]
 
-def _settle(done: Event) -> None:
-    """Waits for work on memory that is about to be given back, whatever stream it is on."""
-    try:
-        done.synchronize()
-    except LaunchError as error:
-        logging.getLogger("spconv_compiler").warning("a captured network is given up: %s", error)
+        def queue(stream: int) -> None:
+            for work in launches:
+                self._launch(work, stream)
+
+        head, _, _ = self.intake.only()
+        try:
+            return self.device.capture_behind(head, queue)
+        except LaunchError as error:
+            logging.getLogger("spconv_compiler").info("a frame is taken in in front of the graph: %s", error)
+            return None
+
+
+class LastWork:
+    """Where the work of the last call was queued, for calls on other streams, and for who gives its memory back.
+
+    Attributes:
+        stream: its handle, or None. pending: whether it is not yet marked by `done`; its stream lasts, then.
+        done: is reached when the work is done that was marked last.
+    """
+
+    def __init__(self, device: Any) -> None:
+        self._device, self.done = device, device.event()
+        self.stream: int | None = None
+        self.pending = False
+
+    def order(self, stream: int) -> None:
+        """Lets a call's stream wait for the last call, where that was on another one."""
+        if self.stream not in (None, stream):
+            self._mark()
+            self._device.wait_event(stream, self.done)
+        self.stream = stream
+
+    def settle(self) -> None:
+        """Waits for work on memory that is about to be given back."""
+        try:
+            self._mark()
+            self.done.synchronize()
+        except LaunchError as error:
+            logging.getLogger("spconv_compiler").warning("a captured network is given up: %s", error)
+
+    def _mark(self) -> None:
+        if self.pending and self.stream is not None:
+            self.done.record(self.stream)
+            self.pending = False

@@ -47,6 +47,7 @@ from spconv_compiler.runtime.gpu_plan import GpuPlan
 from spconv_compiler.sparse_driver import load_sparse
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class QueuedNetwork:
     """See the module. Built in memory of torch's current stream.
 
@@ -66,32 +67,28 @@ class QueuedNetwork:
         InputError: a level's box is larger than kernels accept. LaunchError: out of memory.
     """
 
-    def __init__(
-        self,
-        plan: NetworkPlan,
-        steps: Any,
-        requests: Mapping[int, MapRequest],
-        room: Sequence[int],
-        call: TensorCall,
-        like: torch.Tensor,
-        *,
-        together: bool = True,
-        hand_out: bool = False,
-    ) -> None:
-        self._plan, self._steps, self._requests, self.like = plan, steps, requests, like
-        self.device: Any = call.device
+    plan: NetworkPlan
+    steps: Any
+    requests: Mapping[int, MapRequest]
+    room: tuple[int, ...]
+    call: TensorCall
+    like: torch.Tensor
+    together: bool = dataclasses.field(default=True, kw_only=True)
+    hand_out: bool = dataclasses.field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        plan = self.plan
+        self.device: Any = self.call.device
         self.index = self.device.index
-        self.room = tuple(room)
-        self._call = call
         self._scratch: list[tuple[Mapping[str, int], dict[str, Buffer]]] = []
         self.work: list[Launches | Joined | OnRows | Counted] = []
         self._maps: dict[tuple[Any, ...], tuple[Mapping[str, int], dict[str, Buffer]]] = {}
         self._together: Layout | None = None
-        self._level_plan: Any = self._steps.level_plan if together and makes_levels(plan) else None
-        self.loose = loose_step(plan) if hand_out else None
+        self._level_plan: Any = self.steps.level_plan if self.together and makes_levels(plan) else None
+        self.loose = loose_step(plan) if self.hand_out else None
         self._direct = set() if self.loose is None else direct_reads(plan, self.loose)
         self.counted = makes_levels(plan)
-        self.status = like.new_empty((COUNT_WORDS * len(plan.levels),), dtype=torch.int32)
+        self.status = self.like.new_empty((COUNT_WORDS * len(plan.levels),), dtype=torch.int32)
         self.levels = self._make_levels()
         if self.counted:
             self.work.append(Counted())
@@ -106,7 +103,7 @@ class QueuedNetwork:
         return self.levels[number].coords if kind == "level" else self.tensors[number]
 
     def _make_levels(self) -> dict[int, Level]:
-        boxes = boxes_of(self._plan, self._requests)
+        boxes = boxes_of(self.plan, self.requests)
         if self._level_plan is not None:
             try:
                 layout = lay_out(self._level_plan.options, boxes, self.room)
@@ -129,7 +126,7 @@ class QueuedNetwork:
             "coords": made[0].place,
             "places": Place(words, words.data_ptr(), layout.places.nbytes),
             "level_rows": Place(rows, rows.data_ptr(), rows.nbytes),
-            "level_counts": Place(self.status, self.status.data_ptr(), 4 * COUNT_WORDS * len(self._plan.levels)),
+            "level_counts": Place(self.status, self.status.data_ptr(), 4 * COUNT_WORDS * len(self.plan.levels)),
         }
         kept = self._queue_group(load_levels(layout.options, self.index), "map", layout.symbols, given)
         for number in range(len(layout.options.maps)):
@@ -153,16 +150,16 @@ class QueuedNetwork:
 
     def _levels_of(self, step: Step) -> tuple[int, int]:
         """The levels that a step reads and writes."""
-        return self._plan.values[dict(step.reads)["features"]].level, self._plan.values[step.out].level
+        return self.plan.values[dict(step.reads)["features"]].level, self.plan.values[step.out].level
 
     def _levels_one_by_one(self, boxes: Sequence[Box]) -> dict[int, Level]:
         made: dict[int, Level] = {}
-        for number, level in enumerate(self._plan.levels):
+        for number, level in enumerate(self.plan.levels):
             if level.argument is not None:
                 made[number] = self._level(number, boxes[number])
-        for number, map_ in enumerate(self._plan.maps):
+        for number, map_ in enumerate(self.plan.maps):
             if map_.makes_level:
-                request, reads = self._requests[number], made[map_.reads]
+                request, reads = self.requests[number], made[map_.reads]
                 made[map_.writes] = self._level(map_.writes, boxes[map_.writes])
                 self._add_outputs(request, reads, made[map_.writes])
         return made
@@ -191,7 +188,7 @@ class QueuedNetwork:
             # What a gemm's plan asks of boxes is for the map that it could have built.
             plan.plan.check(symbols)
         sizes, scratch = plan.sizes(group, symbols, given)
-        kept = self._call.allocate_all(sizes)
+        kept = self.call.allocate_all(sizes)
         buffers = {**given, **kept}
         self._scratch.append((scratch, buffers))
         self.work.append(Launches(plan, group, symbols, buffers))
@@ -199,7 +196,7 @@ class QueuedNetwork:
 
     def _place_values(self) -> dict[int, Place]:
         """Results, arguments and what torch reads or writes have tensors of their own; the others share memory."""
-        plan = self._plan
+        plan = self.plan
         own = {number for kind, number in (*plan.results, *plan.arguments) if kind == "value"}
         for step in plan.steps:
             if in_torch(step):
@@ -218,7 +215,7 @@ class QueuedNetwork:
             if step.out not in places:
                 value = plan.values[step.out]
                 nbytes = self.room[value.level] * value.row_bytes
-                found = take(free, nbytes) or self._call.allocate_all({step.name: nbytes})[step.name]
+                found = take(free, nbytes) or self.call.allocate_all({step.name: nbytes})[step.name]
                 places[step.out] = Place(found, found.pointer, found.nbytes)
             done = {number for _, number in step.reads if last[number] == place} | ({step.out} - last.keys())
             free += [places[number].owner for number in done if number not in own]
@@ -226,17 +223,17 @@ class QueuedNetwork:
 
     def _add(self, number: int, step: Step) -> None:
         if step.operation == "concat":
-            rows = self.room[self._plan.values[step.out].level]
-            parts = tuple((self.values[value], self._plan.values[value].row_bytes) for _, value in step.reads)
+            rows = self.room[self.plan.values[step.out].level]
+            parts = tuple((self.values[value], self.plan.values[value].row_bytes) for _, value in step.reads)
             self.work.append(Joined(parts, self.values[step.out], rows))
             return
         if in_torch(step):
-            run = self._steps.on_rows(number, {name: self.tensors[value] for name, value in step.reads})
+            run = self.steps.on_rows(number, {name: self.tensors[value] for name, value in step.reads})
             self.work.append(OnRows(run, self.values[step.out]))
             return
-        kernel, packed, bias = self._steps.constants(number, self.index)
+        kernel, packed, bias = self.steps.constants(number, self.index)
         assert step.map is not None
-        submanifold = self._plan.maps[step.map].submanifold
+        submanifold = self.plan.maps[step.map].submanifold
         found = self._built_together(step)
         if found is None:
             found = self._submanifold(step, kernel) if submanifold else self._between(step, kernel)
@@ -250,7 +247,7 @@ class QueuedNetwork:
     def _submanifold(self, step: Step, kernel: Any) -> tuple[Mapping[str, int], dict[str, Buffer]]:
         key = (step.map, kernel.map_signature)
         if key not in self._maps:
-            level = self.levels[self._plan.values[step.out].level]
+            level = self.levels[self.plan.values[step.out].level]
             maker = kernel
             if kernel.key_width(level.box) == 64:
                 maker = load_conv(dataclasses.replace(kernel.options, key_width=64)).on(self.index)
@@ -264,14 +261,14 @@ class QueuedNetwork:
         assert step.map is not None
         key = (step.map, step.inverse, kernel.signature("pairs"))
         if key not in self._maps:
-            inputs = self.levels[self._plan.values[dict(step.reads)["features"]].level]
-            outputs = self.levels[self._plan.values[step.out].level]
+            inputs = self.levels[self.plan.values[dict(step.reads)["features"]].level]
+            outputs = self.levels[self.plan.values[step.out].level]
             fine, coarse = (outputs, inputs) if step.options["geometry"].transposed else (inputs, outputs)
-            made = self._plan.levels[self._levels_of(step)[not step.options["geometry"].transposed]].map is not None
-            of_map: Any = self._requests[step.map].kernel
+            made = self.plan.levels[self._levels_of(step)[not step.options["geometry"].transposed]].map is not None
+            of_map: Any = self.requests[step.map].kernel
             numbers, width, mapper = of_map.index_of(fine.box, coarse.box, ascending=made)
             symbols = {**numbers, "rows": fine.room, "coarse_rows": coarse.room, "threads": 1}
-            options: Any = step_options(step, self._steps.target, width)
+            options: Any = step_options(step, self.steps.target, width)
             maker: Any = load_sparse(dataclasses.replace(options, mapper=mapper)).on(self.index)
             given: dict[str, Buffer] = {
                 "coords": inputs.place,
@@ -290,7 +287,7 @@ class QueuedNetwork:
     def _place_scratch(self) -> None:
         """One piece of memory for all scratch: of a group that is done, nothing is needed."""
         whole = max((sum(map(rounded, sizes.values())) for sizes, _ in self._scratch), default=0)
-        piece = self._call.allocate_all({"scratch": whole})["scratch"]
+        piece = self.call.allocate_all({"scratch": whole})["scratch"]
         for sizes, buffers in self._scratch:
             begin = piece.pointer
             for name, nbytes in sizes.items():

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,12 +28,20 @@ from spconv_compiler.network.dense_tail import padded_tail
 from spconv_compiler.network.intake import aligned
 from spconv_compiler.network.places import ALL, COORD_BYTES, COUNT_WORDS, makes_levels
 from spconv_compiler.network.plan import NetworkPlan
-from spconv_compiler.network.quick import QuickCall, quick_call
+from spconv_compiler.network.quick import Note, quick_call
 from spconv_compiler.network.steps import StepNetwork
 from spconv_compiler.runtime.calls import tensor_call
 from spconv_compiler.targets import GpuTarget, get_target
 
 _LEAST_ROOM = 16
+
+
+def _no_quick_call(args: Sequence[Any]) -> None:
+    """There is no way for a quick call."""
+
+
+def _as_it_is(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    return call
 
 
 class Replay:
@@ -44,9 +52,13 @@ class Replay:
         keep_maps: whether maps are to stay for the next call.
 
     Attributes:
+        quick: takes a call's arguments, all of them tensors, and gives the only result, or None where `run` has to take
+            the call; it raises LaunchError where the device refuses or fails.
+        lock: is held while a call is queued. turn: another number whenever `quick` changes.
         reason: why the last call was not queued as one, or None.
         graphs: how many graphs the last call launched; 0 where every launch was queued by itself.
         on: whether graphs are wanted; False lets every call run step by step.
+        headed: whether quick calls take frames in by the graph itself where they can, not in front of it (quick.py).
         together: whether a network that makes levels builds them and all maps together where it can (level_plan.py).
     """
 
@@ -68,11 +80,15 @@ class Replay:
                 compile_options(steps.level_plan.options)
         self._room: list[int] | None = None
         self._captured: dict[int, CapturedNetwork] = {}
-        self._lock = threading.Lock()
-        self._quick: QuickCall | None = None
+        # For quick calls too.
+        self.lock = threading.Lock()
+        self.quick: Callable[[Sequence[Any]], Any] = _no_quick_call
+        self.turn = 0
+        self._learned: tuple[TorchPart, list[type]] | None = None
         self.reason: str | None = None
         self.graphs = 0
         self.on = self.together = True
+        self.headed = True
 
     @property
     def room(self) -> tuple[int, ...] | None:
@@ -81,7 +97,7 @@ class Replay:
 
     def note(self, rows: Sequence[int]) -> None:
         """Finds room for so many rows of the levels."""
-        with self._lock:
+        with self.lock:
             before = self._room
             wanted = [room_for(count) for count in rows]
             if before is None:
@@ -90,30 +106,25 @@ class Replay:
                 pairs = zip(rows, wanted, before, strict=True)
                 self._room = [max(new, 2 * old) if count > old else old for count, new, old in pairs]
                 self._captured.clear()
-                self._quick = None
-
-    def quick(self, args: Sequence[Any]) -> Any:
-        """The only result of a call with these arguments, all of them tensors; None where `run` has to take it.
-
-        Raises:
-            LaunchError: the device refuses or fails.
-        """
-        if self._quick is None:
-            return None
-        with self._lock:
-            # Another thread may have given it up.
-            if self._quick is None or not self.on:
-                return None
-            made = self._quick(args)
-            self.reason, self.graphs = None, int(made is not None)
-            return made
+                self.quick, self.turn = _no_quick_call, self.turn + 1
 
     def learn(self, head: TorchPart, args: Sequence[Any]) -> None:
         """After a call with arguments that are all tensors: lets the next ones be quick, where they can be."""
-        with self._lock:
-            if self._quick is None and len(self._captured) == 1 and self._padded is None and self.graphs:
-                (found,) = self._captured.values()
-                self._quick = quick_call(self._plan, found, head, self._tail, args)
+        if self.quick is _no_quick_call:
+            self._learned = head, [type(value) for value in args]
+            self.make_quick()
+
+    def make_quick(self, note: Note = _as_it_is) -> None:
+        """Makes quick calls of what is captured and learned; note: as in quick.py."""
+        with self.lock:
+            tail = self._tail
+            plain = tail.module is None and not tail.constants and tail.picks == (0,) and self._padded is None
+            if self._learned is None or len(self._captured) != 1 or not plain or not self.graphs:
+                return
+            (found,) = self._captured.values()
+            self.turn += 1
+            made = quick_call(self, self._plan, found, *self._learned, note)
+            self.quick = _no_quick_call if made is None else made
 
     def run(
         self, coords: Mapping[int, Any], values: Mapping[int, Array], leaves: Sequence[Any]
@@ -129,7 +140,7 @@ class Replay:
         """
         points = {level: aligned(with_batch(check_coords(tensor, on_gpu=True))) for level, tensor in coords.items()}
         values = {number: aligned(array) for number, array in values.items()}
-        with self._lock:
+        with self.lock:
             self.graphs = 0
             self.reason = self._why_not(points, values)
             return None if self.reason is not None else self._run(points, values, leaves)
@@ -208,7 +219,7 @@ class Replay:
                 self._plan,
                 self._steps,
                 self._requests,
-                self._room,
+                tuple(self._room),
                 call,
                 first.source,
                 together=self.together,

@@ -5,18 +5,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 
 from spconv_compiler.errors import LaunchError
-from spconv_compiler.runtime.cuda import DeviceMemory, Event, Graph, HostWords, Stream, capture
+from spconv_compiler.runtime.cuda import HeadedGraph, last_node, upload
 from spconv_compiler.runtime.cuda_library import (
     INSTEAD,
     MAJOR,
     MEMORY_DEVICE,
     MINOR,
-    OUT_OF_MEMORY,
-    POOL_RELEASE_THRESHOLD,
     Copy2D,
     CudaContext,
     CudaError,
@@ -24,23 +21,24 @@ from spconv_compiler.runtime.cuda_library import (
 )
 from spconv_compiler.runtime.cuda_module import Module
 from spconv_compiler.runtime.device import Buffer
-from spconv_compiler.runtime.prepared import DriverCalls, PreparedLaunch, quick
+from spconv_compiler.runtime.driver_device import DriverDevice
+from spconv_compiler.runtime.driver_objects import DeviceMemory, Graph, Stream, capture
+from spconv_compiler.runtime.prepared import PreparedLaunch
 
-_MAX_BYTES = 2**63 - 1
 _NAME_BYTES = 256
 
 
-class CudaDevice:
-    """GPU number `index` of this process; see runtime/device.py for what the methods do.
-
-    Streams are handles (integers), so that those of other libraries will do. Memory comes from the driver's own pool,
-    which keeps what is given back.
+class CudaDevice(DriverDevice):
+    """As DriverDevice, behind CUDA.
 
     Raises:
         LaunchError: there is no such GPU, or its compute capability is not the one that code is compiled for.
     """
 
+    driver: CudaContext
+
     def __init__(self, library: CudaLibrary, index: int, chip: str) -> None:
+        super().__init__()
         self.index = index
         try:
             library.call("cuInit", 0)
@@ -61,58 +59,21 @@ class CudaDevice:
             raise LaunchError(
                 f"GPU {index} is {self.name} of compute capability {major}.{minor}; the code is for {chip}"
             )
-        self._idle: deque[Stream] = deque()
-        self._frees = Stream(driver)
-        self._pool = int(driver.value(ctypes.c_void_p, "cuDeviceGetDefaultMemPool", driver.device) or 0)
-        # By default the pool gives everything back to the system whenever the device is idle.
-        keep = ctypes.c_uint64(2**64 - 1)
-        driver.call("cuMemPoolSetAttribute", self._pool, POOL_RELEASE_THRESHOLD, ctypes.addressof(keep))
+        self._returns = self._frees = Stream(driver)
+        self._pool = self._open_pool(driver.device)
 
     def current(self) -> contextlib.AbstractContextManager[None]:
-        """Makes this the thread's current device in the block."""
         return self.driver.current()
+
+    def is_current(self) -> Callable[[], bool]:
+        return self.driver.asks()
 
     def load(self, code: bytes) -> Module:
         return Module(self.driver, code)
 
-    @contextlib.contextmanager
-    def stream(self) -> Iterator[int]:
-        with self.current():
-            try:
-                stream = self._idle.pop()
-            except IndexError:
-                stream = Stream(self.driver)
-            # Until it is put back, an error here lets the stream go with its last reference.
-            try:
-                yield stream.handle
-                stream.synchronize()
-            except BaseException:
-                self.driver.call_at_end("cuStreamSynchronize", stream.handle)
-                raise
-            self._idle.append(stream)
-
-    def allocate(self, name: str, nbytes: int, stream: int, *, writable: bool = True) -> DeviceMemory:
-        try:
-            if nbytes > _MAX_BYTES:
-                raise self.driver.error("cuMemAllocAsync", OUT_OF_MEMORY)
-            try:
-                return self._allocate(nbytes, stream)
-            except CudaError as error:
-                if error.code != OUT_OF_MEMORY:
-                    raise
-                self._give_back_what_is_free()
-                return self._allocate(nbytes, stream)
-        except CudaError as error:
-            raise LaunchError(f"{nbytes} bytes for {name} on GPU {self.index}: {error}") from error
-
     def _allocate(self, nbytes: int, stream: int) -> DeviceMemory:
         # The driver gives no address for no bytes.
-        return DeviceMemory(self.driver, max(1, nbytes), stream, self._frees)
-
-    def _give_back_what_is_free(self) -> None:
-        """Lets the pool return to the system what nobody uses; it may lie in blocks that are too small."""
-        self.driver.call("cuCtxSynchronize")
-        self.driver.call("cuMemPoolTrimTo", self._pool, 0)
+        return DeviceMemory(self.driver, max(1, nbytes), stream, self._returns)
 
     def copy_in(self, buffer: Buffer, source: int, stream: int) -> None:
         self.driver.call("cuMemcpyHtoDAsync_v2", buffer.pointer, source, buffer.nbytes, stream)
@@ -146,47 +107,17 @@ class CudaDevice:
     def fill_words(self, target: int, word: int, count: int, stream: int) -> None:
         self.driver.call("cuMemsetD32Async", target, word % 2**32, count, stream)
 
-    def calls(self) -> DriverCalls:
-        names = ("cuGraphLaunch", "cuEventRecord", "cuEventSynchronize")
-        return DriverCalls(*(quick(self.driver, name) for name in names))
+    def upload(self, graph: Graph, stream: Stream) -> None:
+        upload(graph, stream)
 
-    def host_words(self, count: int) -> HostWords:
-        with self.current():
-            return HostWords(self.driver, count)
-
-    def event(self) -> Event:
-        with self.current():
-            return Event(self.driver)
-
-    def wait_event(self, stream: int, event: Event) -> None:
-        self.driver.call("cuStreamWaitEvent", stream, event.handle, 0)
-
-    def capture(self, queue: Callable[[int], None]) -> Graph:
+    def capture_behind(self, head: PreparedLaunch, queue: Callable[[int], None]) -> HeadedGraph:
         with self.current(), Stream(self.driver) as stream:
-            with capture(stream) as captured:
+            with capture(stream, keep=True) as captured:
+                head.launch(stream.handle)
+                node = last_node(stream)
                 queue(stream.handle)
-            return captured.graph
-
-    def launch(
-        self,
-        module: Module,
-        kernel: str,
-        grid: Sequence[int],
-        block: int,
-        arguments: Sequence[Buffer | int],
-        stream: int,
-    ) -> None:
-        values = [value if isinstance(value, int) else value.pointer for value in arguments]
-        module.function(kernel).launch(grid, block, values, stream)
-
-    def prepare(
-        self, module: Module, kernel: str, grid: Sequence[int], block: int, arguments: Sequence[Buffer | int]
-    ) -> PreparedLaunch:
-        values = [value if isinstance(value, int) else value.pointer for value in arguments]
-        return module.function(kernel).prepare(grid, block, values)
-
-    def synchronize(self, stream: int) -> None:
-        self.driver.call("cuStreamSynchronize", stream)
+            upload(captured.graph, stream)
+            return HeadedGraph(captured.graph, node, head)
 
 
 @functools.lru_cache(maxsize=64)

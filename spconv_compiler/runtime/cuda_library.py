@@ -9,19 +9,16 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import logging
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from spconv_compiler import env
 from spconv_compiler.errors import LaunchError
+from spconv_compiler.runtime.driver_library import SUCCESS, DriverError, DriverLibrary, Names, decoded
 
-SUCCESS, OUT_OF_MEMORY, NOT_READY = 0, 2, 600
-STREAM_NON_BLOCKING, EVENT_DISABLE_TIMING = 1, 2
-CAPTURE_THREAD_LOCAL = 1
-HOST_PORTABLE_MAPPED = 3
+_HOST_PORTABLE_MAPPED = 3
 MEMORY_DEVICE = 2
-POOL_RELEASE_THRESHOLD = 4
 # CUdevice_attribute: compute capability, multiprocessors; CUfunction_attribute: largest dynamic shared memory.
 MAJOR, MINOR, MULTIPROCESSORS = 75, 76, 16
 MAX_DYNAMIC_SHARED = 8
@@ -43,6 +40,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuDevicePrimaryCtxRetain": (_out, _int),
     "cuCtxPushCurrent_v2": (_pointer,),
     "cuCtxPopCurrent_v2": (_out,),
+    "cuCtxGetCurrent": (_out,),
     "cuCtxSynchronize": (),
     "cuModuleLoadDataEx": (_out, _pointer, _uint, _pointer, _pointer),
     "cuModuleUnload": (_pointer,),
@@ -50,6 +48,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuFuncSetAttribute": (_pointer, _int, _int),
     "cuFuncGetAttribute": (_out, _int, _pointer),
     "cuLaunchKernel": (_pointer, *(_uint,) * 7, _pointer, _pointer, _pointer),
+    "cuLaunchKernelEx": (_pointer, _pointer, _pointer, _pointer),
     "cuMemAllocAsync": (_out, _size, _pointer),
     "cuMemFreeAsync": (_address, _pointer),
     "cuDeviceGetDefaultMemPool": (_out, _int),
@@ -71,6 +70,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuStreamWaitEvent": (_pointer, _pointer, _uint),
     "cuStreamBeginCapture_v2": (_pointer, _int),
     "cuStreamEndCapture": (_pointer, _out),
+    "cuStreamGetCaptureInfo_v3": (_pointer, _out, _out, _out, _out, _out, _out),
     "cuEventCreate": (_out, _uint),
     "cuEventDestroy_v2": (_pointer,),
     "cuEventRecord": (_pointer, _pointer),
@@ -78,10 +78,44 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuEventQuery": (_pointer,),
     "cuEventElapsedTime": (_out, _pointer, _pointer),
     "cuGraphInstantiateWithFlags": (_out, _pointer, ctypes.c_ulonglong),
+    "cuGraphUpload": (_pointer, _pointer),
     "cuGraphLaunch": (_pointer, _pointer),
+    "cuGraphExecKernelNodeSetParams": (_pointer, _pointer, _pointer),
     "cuGraphDestroy": (_pointer,),
     "cuGraphExecDestroy": (_pointer,),
 }
+
+
+_NAMES = Names(
+    stream_create="cuStreamCreate",
+    stream_destroy="cuStreamDestroy_v2",
+    stream_synchronize="cuStreamSynchronize",
+    stream_query="cuStreamQuery",
+    stream_wait="cuStreamWaitEvent",
+    event_create="cuEventCreate",
+    event_destroy="cuEventDestroy_v2",
+    event_record="cuEventRecord",
+    event_synchronize="cuEventSynchronize",
+    event_query="cuEventQuery",
+    event_elapsed="cuEventElapsedTime",
+    host_allocate="cuMemHostAlloc",
+    host_pointer="cuMemHostGetDevicePointer_v2",
+    host_free="cuMemFreeHost",
+    host_flags=_HOST_PORTABLE_MAPPED,
+    capture_begin="cuStreamBeginCapture_v2",
+    capture_end="cuStreamEndCapture",
+    graph_make="cuGraphInstantiateWithFlags",
+    graph_launch="cuGraphLaunch",
+    graph_destroy="cuGraphExecDestroy",
+    template_destroy="cuGraphDestroy",
+    pool_default="cuDeviceGetDefaultMemPool",
+    pool_set="cuMemPoolSetAttribute",
+    pool_trim="cuMemPoolTrimTo",
+    device_synchronize="cuCtxSynchronize",
+    allocate="cuMemAllocAsync",
+    allocate_later="cuMemAllocAsync",
+    free_later="cuMemFreeAsync",
+)
 
 
 class Copy2D(ctypes.Structure):
@@ -107,96 +141,37 @@ class Copy2D(ctypes.Structure):
     ]
 
 
-class CudaError(LaunchError):
-    """A call of the CUDA driver failed.
-
-    Attributes:
-        call: the function. code, name, text: its result, as a number and as the driver calls and describes it.
-    """
-
-    def __init__(self, call: str, code: int, name: str, text: str) -> None:
-        super().__init__(f"{call}: {name} ({code}): {text}")
-        self.call, self.code, self.name, self.text = call, code, name, text
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return CudaError, (self.call, self.code, self.name, self.text)
+class CudaError(DriverError):
+    """A call of the CUDA driver failed."""
 
 
-class CudaLibrary:
-    """A loaded libcuda. Calls may be made from several threads.
+class CudaLibrary(DriverLibrary):
+    """A loaded libcuda."""
 
-    Attributes:
-        path: where it was loaded from.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._library = ctypes.CDLL(path)
-        self._functions: dict[str, Any] = {}
-
-    def code(self, name: str, *arguments: Any) -> int:
-        """Calls a function and returns its result."""
-        return int(self.function(name)(*arguments))
-
-    def call(self, name: str, *arguments: Any) -> None:
-        """Calls a function.
-
-        Raises:
-            CudaError: it fails.
-        """
-        code = self.code(name, *arguments)
-        if code != SUCCESS:
-            raise self.error(name, code)
-
-    def value(self, kind: Any, name: str, *arguments: Any) -> Any:
-        """Calls a function whose first argument is where its result goes; returns that, a ctypes type's value."""
-        found = kind()
-        self.call(name, ctypes.addressof(found), *arguments)
-        return found.value
-
-    def call_at_end(self, name: str, *arguments: Any) -> None:
-        """Calls a function that releases something, where nobody can handle an error: it is logged."""
-        code = self.code(name, *arguments)
-        if code != SUCCESS:
-            logging.getLogger("spconv_compiler").warning("%s", self.error(name, code))
-
-    def failed(self, call: str, code: int) -> CudaError:
-        """The exception for a call of `function` that has failed."""
-        return self.error(call, code)
+    signatures, names, accepted = _SIGNATURES, _NAMES, "a driver for CUDA 12 or newer"
 
     def error(self, call: str, code: int) -> CudaError:
-        """The exception for a result."""
         texts = []
         for name in ("cuGetErrorName", "cuGetErrorString"):
             found = ctypes.c_char_p()
             self._library[name](code, ctypes.byref(found))
-            texts.append("unknown" if found.value is None else found.value.decode(errors="replace"))
+            texts.append(decoded(found.value))
         return CudaError(call, code, *texts)
-
-    def function(self, name: str) -> Any:
-        """A function of the library, which takes and gives ctypes' plain values; for calls that must be quick.
-
-        Raises:
-            LaunchError: the library has none of that name.
-        """
-        found = self._functions.get(name)
-        if found is None:
-            try:
-                found = self._library[name]
-            except AttributeError:
-                raise LaunchError(f"{self.path} has no {name}; accepted: a driver for CUDA 12 or newer") from None
-            found.argtypes, found.restype = list(_SIGNATURES[name]), _int
-            self._functions[name] = found
-        return found
 
 
 class CudaContext(CudaLibrary):
-    """The driver with a device's primary context, the one that torch uses too, current in every call."""
+    """The driver with a device's primary context, the one that torch uses too, current in every call.
+
+    Attributes:
+        overlaps: whether launches from now on may overlap the end of the kernel before them (cuda_launch.py).
+    """
 
     def __init__(self, library: CudaLibrary, index: int) -> None:
+        # Not a library loaded anew: the same one.
         self.path, self._library, self._functions = library.path, library._library, library._functions
         self.device = int(library.value(_int, "cuDeviceGet", index))
         self._context = int(library.value(_pointer, "cuDevicePrimaryCtxRetain", self.device) or 0)
+        self.overlaps = env.CUDA_OVERLAP.get()
         self._inside = threading.local()
         self._pushed = _Pushed(self, self._context, self._inside)
 
@@ -207,6 +182,16 @@ class CudaContext(CudaLibrary):
     def current(self) -> contextlib.AbstractContextManager[None]:
         """Makes the context the thread's current one in the block; what was current before is so again after."""
         return _NOTHING if getattr(self._inside, "depth", 0) else self._pushed
+
+    def asks(self) -> Callable[[], bool]:
+        """A function that says whether the context is the thread's current one, whoever has made it so."""
+        found, context = ctypes.c_void_p(), self._context
+        ask, given = self.bare("cuCtxGetCurrent"), ctypes.c_void_p.from_param(ctypes.addressof(found))
+
+        def is_current() -> bool:
+            return ask(given) == SUCCESS and found.value == context
+
+        return is_current
 
 
 class _Pushed:

@@ -9,25 +9,27 @@ from collections.abc import Sequence
 from spconv_compiler.errors import LaunchError
 from spconv_compiler.ptx_text import PtxKernel, ptx_kernels
 from spconv_compiler.runtime.argument_block import ArgumentBlock
-from spconv_compiler.runtime.cuda import CudaOwned
-from spconv_compiler.runtime.cuda_library import MAX_DYNAMIC_SHARED, SUCCESS, CudaContext
+from spconv_compiler.runtime.cuda_launch import KernelLaunch
+from spconv_compiler.runtime.cuda_library import MAX_DYNAMIC_SHARED, CudaContext
+from spconv_compiler.runtime.driver_library import SUCCESS
+from spconv_compiler.runtime.owned import Owned
 from spconv_compiler.runtime.prepared import PreparedLaunch
 
 _ERROR_LOG, _ERROR_LOG_BYTES = 5, 6
 _LOG_BYTES = 8192
-_PARAM_END, _PARAM_POINTER, _PARAM_SIZE = 0, 1, 2
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 # What a block has without asking.
 _SHARED_BYTES = 48 * 1024
 
 
-class Module(CudaOwned):
+class Module(Owned):
     """PTX, loaded on a device.
 
     Raises:
         LaunchError: it is no PTX of ours, or the driver refuses it; the message quotes the driver's log.
     """
 
+    driver: CudaContext
     releases = ("cuModuleUnload",)
 
     def __init__(self, driver: CudaContext, code: bytes) -> None:
@@ -69,34 +71,28 @@ class Function:
 
     def __init__(self, module: Module, name: str, kernel: PtxKernel) -> None:
         self._module, self._kernel, self._name, driver = module, kernel, name, module.driver
-        self._handle = driver.value(ctypes.c_void_p, "cuModuleGetFunction", module.handle, name.encode())
-        self._dynamic = kernel.dynamic_lds_bytes
-        if self._dynamic > _SHARED_BYTES:
-            driver.call("cuFuncSetAttribute", self._handle, MAX_DYNAMIC_SHARED, self._dynamic)
-        nbytes = max((slot.offset + slot.size for slot in kernel.arguments), default=0)
-        self._arguments, self._size = ArgumentBlock(name, kernel.arguments, nbytes), ctypes.c_size_t(nbytes)
-        self._extra = (ctypes.c_void_p * 5)(
-            _PARAM_POINTER, self._arguments.address, _PARAM_SIZE, ctypes.addressof(self._size), _PARAM_END
-        )
-        self._extra_address = ctypes.addressof(self._extra)
+        self._handle = int(driver.value(ctypes.c_void_p, "cuModuleGetFunction", module.handle, name.encode()) or 0)
+        if kernel.dynamic_lds_bytes > _SHARED_BYTES:
+            driver.call("cuFuncSetAttribute", self._handle, MAX_DYNAMIC_SHARED, kernel.dynamic_lds_bytes)
+        self._size = max((slot.offset + slot.size for slot in kernel.arguments), default=0)
+        self._arguments, self._kept = self._new_launch()
         self._lock = threading.Lock()
-        self._launch = driver.function("cuLaunchKernel")
+
+    def _new_launch(self) -> tuple[ArgumentBlock, KernelLaunch]:
+        block = ArgumentBlock(self._name, self._kernel.arguments, self._size)
+        dynamic = self._kernel.dynamic_lds_bytes
+        driver = self._module.driver
+        return block, KernelLaunch(driver, self._handle, self._kernel.block, dynamic, block.address, self._size)
 
     def prepare(self, grid: Sequence[int], block: int, arguments: Sequence[int]) -> PreparedLaunch:
         """A launch to queue later, as often as wanted; as `launch`, which says what is raised."""
-        x, y, z = self._checked(grid, block)
-        own = ArgumentBlock(self._name, self._kernel.arguments, self._size.value)
+        sizes, driver = self._checked(grid, block), self._module.driver
+        own, made = self._new_launch()
         own.fill(arguments)
-        extra = (ctypes.c_void_p * 5)(
-            _PARAM_POINTER, own.address, _PARAM_SIZE, ctypes.addressof(self._size), _PARAM_END
-        )
-        launch, handle, shared, address = self._launch, self._handle, self._dynamic, ctypes.addressof(extra)
-
-        def queue(stream: int) -> int:
-            return int(launch(handle, x, y, z, block, 1, 1, shared, stream, None, address))
-
-        driver = self._module.driver
-        return PreparedLaunch(own, queue, lambda code: driver.error("cuLaunchKernel", code), self, extra)
+        made.set_grid(sizes, overlaps=driver.overlaps)
+        prepared = PreparedLaunch(own, made.queue, lambda code: driver.error(made.call, code), self, made)
+        prepared.node = made.node_parameters()
+        return prepared
 
     def launch(self, grid: Sequence[int], block: int, arguments: Sequence[int], stream: int) -> None:
         """Queues a launch.
@@ -110,16 +106,14 @@ class Function:
             LaunchError: the launch is beyond what kernel or device allow, or an argument does not fit.
             CudaError: the driver refuses.
         """
-        x, y, z = self._checked(grid, block)
-        driver = self._module.driver
+        sizes, driver = self._checked(grid, block), self._module.driver
         with driver.current(), self._lock:
             # The driver copies the arguments before it returns.
             self._arguments.fill(arguments)
-            code = self._launch(
-                self._handle, x, y, z, block, 1, 1, self._dynamic, stream, None, self._extra_address
-            )
+            self._kept.set_grid(sizes, overlaps=driver.overlaps)
+            code = self._kept.queue(stream)
         if code != SUCCESS:
-            raise driver.error("cuLaunchKernel", code)
+            raise driver.error(self._kept.call, code)
 
     def _checked(self, grid: Sequence[int], block: int) -> tuple[int, int, int]:
         """The grid as three sizes; raises LaunchError where `launch` does."""

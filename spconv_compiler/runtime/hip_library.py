@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import logging
 import pathlib
 import re
 from collections.abc import Iterable
@@ -17,13 +16,11 @@ from typing import Any
 
 from spconv_compiler import env
 from spconv_compiler.errors import LaunchError
+from spconv_compiler.runtime.driver_library import SUCCESS, DriverError, DriverLibrary, Names, decoded
 
-SUCCESS, OUT_OF_MEMORY, NOT_READY = 0, 2, 600
 HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE = 1, 2, 3
-STREAM_NON_BLOCKING, EVENT_DISABLE_TIMING = 1, 2
-CAPTURE_THREAD_LOCAL = 1
-HOST_PORTABLE_MAPPED_COHERENT = 0x40000003
-ATTRIBUTE_MEMORY_POOLS, POOL_RELEASE_THRESHOLD = 88, 4
+_HOST_PORTABLE_MAPPED_COHERENT = 0x40000003
+ATTRIBUTE_MEMORY_POOLS = 88
 # hipDeviceProp_tR0600: its size, and where the name of the processor lies.
 PROPERTIES_BYTES, PROPERTIES_ARCH = 1472, 1160
 
@@ -81,32 +78,49 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 }
 
 
-class HipError(LaunchError):
-    """A call of the HIP runtime failed.
+_NAMES = Names(
+    stream_create="hipStreamCreateWithFlags",
+    stream_destroy="hipStreamDestroy",
+    stream_synchronize="hipStreamSynchronize",
+    stream_query="hipStreamQuery",
+    stream_wait="hipStreamWaitEvent",
+    event_create="hipEventCreateWithFlags",
+    event_destroy="hipEventDestroy",
+    event_record="hipEventRecord",
+    event_synchronize="hipEventSynchronize",
+    event_query="hipEventQuery",
+    event_elapsed="hipEventElapsedTime",
+    host_allocate="hipHostMalloc",
+    host_pointer="hipHostGetDevicePointer",
+    host_free="hipHostFree",
+    host_flags=_HOST_PORTABLE_MAPPED_COHERENT,
+    capture_begin="hipStreamBeginCapture",
+    capture_end="hipStreamEndCapture",
+    graph_make="hipGraphInstantiateWithFlags",
+    graph_launch="hipGraphLaunch",
+    graph_destroy="hipGraphExecDestroy",
+    template_destroy="hipGraphDestroy",
+    pool_default="hipDeviceGetDefaultMemPool",
+    pool_set="hipMemPoolSetAttribute",
+    pool_trim="hipMemPoolTrimTo",
+    device_synchronize="hipDeviceSynchronize",
+    allocate="hipMalloc",
+    allocate_later="hipMallocAsync",
+    free_later="hipFreeAsync",
+)
 
-    Attributes:
-        call: the function. code, name, text: its result, as a number and as HIP calls and describes it.
-    """
 
-    def __init__(self, call: str, code: int, name: str, text: str) -> None:
-        super().__init__(f"{call}: {name} ({code}): {text}")
-        self.call, self.code, self.name, self.text = call, code, name, text
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return HipError, (self.call, self.code, self.name, self.text)
+class HipError(DriverError):
+    """A call of the HIP runtime failed."""
 
 
-class HipLibrary:
-    """A loaded libamdhip64. Calls may be made from several threads.
+class HipLibrary(DriverLibrary):
+    """A loaded libamdhip64."""
 
-    Attributes:
-        path: where it was loaded from.
-    """
+    signatures, names, accepted = _SIGNATURES, _NAMES, "HIP 6 or newer"
 
     def __init__(self, path: str) -> None:
-        self.path = path
-        self._library = ctypes.CDLL(path)
-        self._functions: dict[str, Any] = {}
+        super().__init__(path)
         self._strings = {name: self._library[name] for name in ("hipGetErrorName", "hipGetErrorString")}
         for function in self._strings.values():
             function.argtypes, function.restype = [_int], ctypes.c_char_p
@@ -116,32 +130,10 @@ class HipLibrary:
 
         HIP remembers the last error of a thread, and other users of the library (torch) take it for theirs.
         """
-        code = int(self.function(name)(*arguments))
+        code = super().code(name, *arguments)
         if code != SUCCESS:
             self.function("hipGetLastError")()
         return code
-
-    def call(self, name: str, *arguments: Any) -> None:
-        """Calls a function.
-
-        Raises:
-            HipError: it fails.
-        """
-        code = self.code(name, *arguments)
-        if code != SUCCESS:
-            raise self.error(name, code)
-
-    def value(self, kind: Any, name: str, *arguments: Any) -> Any:
-        """Calls a function whose first argument is where its result goes; returns that, a ctypes type's value."""
-        found = kind()
-        self.call(name, ctypes.addressof(found), *arguments)
-        return found.value
-
-    def call_at_end(self, name: str, *arguments: Any) -> None:
-        """Calls a function that releases something, where nobody can handle an error: it is logged."""
-        code = self.code(name, *arguments)
-        if code != SUCCESS:
-            logging.getLogger("spconv_compiler").warning("%s", self.error(name, code))
 
     def failed(self, call: str, code: int) -> HipError:
         """The exception for a call of `function` that has failed, which HIP forgets."""
@@ -149,29 +141,8 @@ class HipLibrary:
         return self.error(call, code)
 
     def error(self, call: str, code: int) -> HipError:
-        """The exception for a result."""
         name, text = (function(code) for function in self._strings.values())
-        return HipError(call, code, _decode(name), _decode(text))
-
-    def function(self, name: str) -> Any:
-        """A function of the library, which takes and gives ctypes' plain values; for calls that must be quick.
-
-        Raises:
-            LaunchError: the library has none of that name.
-        """
-        found = self._functions.get(name)
-        if found is None:
-            try:
-                found = self._library[name]
-            except AttributeError:
-                raise LaunchError(f"{self.path} has no {name}; accepted: HIP 6 or newer") from None
-            found.argtypes, found.restype = list(_SIGNATURES[name]), _int
-            self._functions[name] = found
-        return found
-
-
-def _decode(text: bytes | None) -> str:
-    return "unknown" if text is None else text.decode(errors="replace")
+        return HipError(call, code, decoded(name), decoded(text))
 
 
 def load_hip() -> HipLibrary:

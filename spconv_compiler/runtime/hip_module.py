@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from spconv_compiler.errors import LaunchError
 from spconv_compiler.runtime.argument_block import ArgumentBlock
-from spconv_compiler.runtime.hip import HipOwned
 from spconv_compiler.runtime.hip_library import HipLibrary
+from spconv_compiler.runtime.owned import Owned
 from spconv_compiler.runtime.prepared import PreparedLaunch
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _MAX_WORKGROUP = 1024
 _LDS_BYTES = 160 * 1024
 
 
-class Module(HipOwned):
+class Module(Owned):
     """A code object, loaded on the current device.
 
     Raises:
@@ -35,6 +35,7 @@ class Module(HipOwned):
         HipError: HIP refuses it.
     """
 
+    driver: HipLibrary
     releases = ("hipModuleUnload",)
 
     def __init__(self, hip: HipLibrary, code: bytes) -> None:
@@ -69,7 +70,7 @@ class Function:
 
     def __init__(self, module: Module, kernel: Kernel) -> None:
         self._module, self._kernel = module, kernel
-        self._handle = module.hip.value(ctypes.c_void_p, "hipModuleGetFunction", module.handle, kernel.name.encode())
+        self._handle = module.driver.value(ctypes.c_void_p, "hipModuleGetFunction", module.handle, kernel.name.encode())
         _check_resources(kernel)
 
     def prepare(self, grid: Sequence[int], block: int, arguments: Sequence[int]) -> PreparedLaunch:
@@ -82,7 +83,7 @@ class Function:
         extra = (ctypes.c_void_p * 5)(
             _PARAM_POINTER, own.address, _PARAM_SIZE, ctypes.addressof(size), _PARAM_END
         )
-        hip, address, handle = self._module.hip, ctypes.addressof(extra), self._handle
+        hip, address, handle = self._module.driver, ctypes.addressof(extra), self._handle
         launch = hip.function(_LAUNCH)
 
         def queue(stream: int) -> int:
@@ -111,7 +112,7 @@ class Function:
             _PARAM_POINTER, ctypes.addressof(block_of_arguments), _PARAM_SIZE, ctypes.addressof(size), _PARAM_END
         )
         # HIP copies the arguments before it returns.
-        self._module.hip.call(
+        self._module.driver.call(
             _LAUNCH,
             self._handle,
             *sizes,

@@ -13,11 +13,13 @@ class DriverCalls(NamedTuple):
 
     Attributes:
         launch_graph(graph, stream), record(event, stream), synchronize(event).
+        is_current(): whether the device is the thread's current one; one thread at a time may ask.
     """
 
     launch_graph: Callable[..., None]
     record: Callable[..., None]
     synchronize: Callable[..., None]
+    is_current: Callable[[], bool]
 
 
 def quick(library: Any, name: str) -> Callable[..., None]:
@@ -39,6 +41,9 @@ class PreparedLaunch:
         block: the arguments, filled. queue: queues the launch on the stream with a handle, and gives the driver's code.
         failed: the exception for a code other than 0.
         owners: what has to live as long as this.
+
+    Attributes:
+        queue: as above. node: the launch as nodes of graphs are set to it, for a driver that can do that, or None.
     """
 
     def __init__(
@@ -49,6 +54,7 @@ class PreparedLaunch:
         *owners: Any,
     ) -> None:
         self._block, self.queue, self._failed, self._owners = block, queue, failed, owners
+        self.node: Any = None
 
     def slot(self, number: int) -> Any:
         """Argument `number`, whose `value` can be set; it must fit."""

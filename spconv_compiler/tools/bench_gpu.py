@@ -3,7 +3,8 @@
     spconv-bench gpu --export gpu-cases                   where the compiler is: frames and kernels into a folder
     spconv-bench gpu --cases gpu-cases --peers spconv     where the GPU is; needs torch, and no compiler
 
-With --net centerpoint spunet both are about whole networks instead of submanifold convolutions.
+With --net centerpoint spunet both are about whole networks instead of submanifold convolutions. With --calls the second
+is about our one layer behind sc.compile alone: where the wall time of a call goes.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def add_gpu(commands: Any) -> None:
 
     gpu = commands.add_parser("gpu", help="submanifold 3x3x3 convolutions, or networks, on an NVIDIA GPU")
     gpu.add_argument("--net", nargs="+", choices=tuple(MODELS), metavar="NAME", help=f"networks: {', '.join(MODELS)}")
+    gpu.add_argument("--calls", action="store_true", help="where the wall time of one compiled layer's call goes")
     gpu.add_argument("--export", type=Path, metavar="DIR", help="write what a run needs to a folder, and run nothing")
     gpu.add_argument("--cases", type=Path, metavar="DIR", help="a folder that --export wrote (default: made now)")
     gpu.add_argument("--peers", nargs="+", choices=tuple(PEERS), default=[], help="measure these in the same rounds")
@@ -104,6 +106,8 @@ def _measure(
     if arguments.net:
         return _measure_nets(arguments, folder, out)
     settings = gpu.Settings(folder, names, channels, arguments.dtype, arguments.runs, tuple(arguments.peers))
+    if arguments.calls:
+        return _measure_calls(settings, out)
     with progress_bar(gpu.steps(settings)) as step:
         result = gpu.measure(settings, step)
     text = json.dumps(result, indent=1).encode()
@@ -116,6 +120,21 @@ def _measure(
     say(f"results → {out}")
     ours = [row["contenders"][gpu_report.OURS]["ok"] for row in result["rows"]]
     return 0 if all(ours) else FAILURE
+
+
+def _measure_calls(settings: Any, out: Path) -> int:
+    from spconv_compiler.bench import gpu, gpu_calls
+
+    with progress_bar(gpu.steps(settings)) as step:
+        result = gpu_calls.measure(settings, step)
+    text = json.dumps(result, indent=1).encode()
+    write_whole(out, lambda file: file.write(text))
+    print_table(*gpu_calls.table(result))
+    say("\nsteps: microseconds from the call's begin until the host is past each\n")
+    for line in gpu_calls.notes(result):
+        say(line)
+    say(f"results → {out}")
+    return 0
 
 
 def _measure_nets(arguments: argparse.Namespace, folder: Path, out: Path) -> int:

@@ -174,6 +174,11 @@ def _block_id(launch: Launch, op: ir.OpView, active: Array) -> list[Any]:
 
 @handles("gpu.barrier")
 def _barrier(launch: Launch, op: ir.OpView, active: Array) -> list[Any]:
+    if "subgroup" in str(op.operation.attributes["scope"]):
+        waves = active.reshape(-1, WAVE)
+        if (waves.any(axis=1) != waves.all(axis=1)).any():
+            raise Fault("a wave's barrier that only some of its lanes reach")
+        return []
     reached = active.reshape(-1, launch.block)
     if (reached.any(axis=1) != reached.all(axis=1)).any():
         raise Fault("a barrier that only some lanes of a workgroup reach")
