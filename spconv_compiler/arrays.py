@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spconv_compiler.errors import InputError, LaunchError
+from spconv_compiler.runtime.huge_pages import LEAST, prefer_huge_pages
 
 _NAMES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "int64": "i64"}
 ITEM_BYTES = {"f32": 4, "i32": 4, "i64": 8, "bf16": 2, "f16": 2}
@@ -169,7 +170,13 @@ def empty_like_kind(value: Any, shape: tuple[int, ...], dtype: str) -> Array:
         raise LaunchError(f"out of memory: a result of shape {list(shape)} in {dtype} cannot be allocated") from error
     if not tensor:
         return Array(made, dtype, shape, address_of(made))
-    return _array(Array, (made, dtype, shape, made.data_ptr(), None if made.is_cpu else made.get_device()))
+    pointer = made.data_ptr()
+    if not made.is_cpu:
+        return _array(Array, (made, dtype, shape, pointer, made.get_device()))
+    nbytes = math.prod(shape) * ITEM_BYTES[dtype]
+    if nbytes >= LEAST:
+        prefer_huge_pages(pointer, nbytes)
+    return _array(Array, (made, dtype, shape, pointer, None))
 
 
 def _empty_tensor(value: Any, shape: tuple[int, ...], dtype: str) -> Any:

@@ -97,6 +97,8 @@ __all__ = [
     "load_irdl",
     "math",
     "memref",
+    "native_function",
+    "native_pointer",
     "register_dialect",
     "register_operation",
     "rewrite",
@@ -135,22 +137,36 @@ def load_irdl(module: ir.Module) -> None:
     Raises:
         ToolchainError: this flydsl has no IRDL loader, or it refuses the module.
     """
+    # mlir::LogicalResult is one bool: true means success.
+    if not native_function(_IRDL_SYMBOL, ctypes.c_bool, ctypes.c_void_p)(native_pointer(module)):
+        raise ToolchainError("flydsl's IRDL loader refused the dialect; see the MLIR diagnostics above")
+
+
+def native_function(name: str, result: Any, *arguments: Any) -> Any:
+    """A function that the wheel's library exports, by its symbol, with ctypes' types; it is called without the GIL.
+
+    Raises:
+        ToolchainError: this flydsl has no such library, or no such function.
+    """
     libraries = sorted((_FOLDER / "_mlir" / "_mlir_libs").glob("libFlyPythonCAPI.so*"))
     if not libraries:
         raise ToolchainError(f"flydsl at {_FOLDER} has no libFlyPythonCAPI.so; install flydsl>=0.5,<0.6")
     try:
-        load = ctypes.CDLL(str(libraries[0]))[_IRDL_SYMBOL]
+        function = ctypes.CDLL(str(libraries[0]))[name]
     except AttributeError:
         raise ToolchainError(
-            f"{libraries[0].name} exports no {_IRDL_SYMBOL}; install flydsl>=0.5,<0.6, "
+            f"{libraries[0].name} exports no {name}; install flydsl>=0.5,<0.6, "
             "or adapt spconv_compiler/bindings.py to the new wheel"
         ) from None
-    load.restype, load.argtypes = ctypes.c_bool, [ctypes.c_void_p]
+    function.restype, function.argtypes = result, arguments
+    return function
+
+
+def native_pointer(module: ir.Module) -> int:
+    """The address of a module as native code knows it; it lives as long as `module`."""
     capsule = module.operation._CAPIPtr
     name = ctypes.pythonapi.PyCapsule_GetName
     name.restype, name.argtypes = ctypes.c_char_p, [ctypes.py_object]
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    # mlir::LogicalResult is one bool: true means success.
-    if not load(pointer(capsule, name(capsule))):
-        raise ToolchainError("flydsl's IRDL loader refused the dialect; see the MLIR diagnostics above")
+    return int(pointer(capsule, name(capsule)))

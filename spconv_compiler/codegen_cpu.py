@@ -1,24 +1,55 @@
-"""From level cpu to a shared object: LLVM through MLIR's ExecutionEngine, then the linker."""
+"""From level cpu to a shared object: LLVM through MLIR's ExecutionEngine, in two threads, then the linker."""
 
 from __future__ import annotations
 
+import dataclasses
+import io
+import os
 import pathlib
 import tempfile
+import threading
+from collections.abc import Iterable, Sequence
 
-from spconv_compiler.bindings import ExecutionEngine, ir
+from spconv_compiler.bindings import ir
 from spconv_compiler.errors import CodegenError
 from spconv_compiler.linker import link_shared
+from spconv_compiler.object_file import write_object
 from spconv_compiler.passes.kernel_module import KERNELS
+from spconv_compiler.scratch_room import require_room
 from spconv_compiler.targets import CpuTarget
 
-# At 3 LLVM takes a twelfth longer, for the same code but in the sort, which is no faster with it.
-_OPTIMIZATION = 2
+# More would have each repeat what kernels share, and most machines' second core is idle while one compiles.
+_PARTS = 2
+# A child that is forked while LLVM works would inherit its locks as they are: forks wait, and one module is compiled at
+# a time. Re-entrant, for a handler of a signal that forks.
+_compiling = threading.RLock()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Function:
+    """A function or constant of the kernel module: how many operations it has, and the names that it refers to."""
+
+    op: ir.Operation
+    name: str
+    exported: bool
+    size: int
+    uses: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """Exported kernels with all that they refer to, as a module, and its context if that is its own."""
+
+    module: ir.Module
+    names: list[str]
+    context: ir.Context | None = None
 
 
 def emit_cpu(module: ir.Module, target: CpuTarget) -> bytes:
     """Compiles and links the kernels of a module at level cpu.
 
-    The functions carry what they are compiled for (llvm.target_cpu): this host need not be able to run them.
+    The functions carry what they are compiled for (llvm.target_cpu): this host need not be able to run them. How they
+    are dealt to threads depends on the module alone, and so does the object.
 
     Returns:
         A position-independent ELF shared object with the exported kernels as plain C functions. It leaves memset,
@@ -26,42 +57,114 @@ def emit_cpu(module: ir.Module, target: CpuTarget) -> bytes:
 
     Raises:
         CodegenError: there are no kernels, or LLVM or the linker fails.
-        ToolchainError: no usable linker.
+        ToolchainError: no usable linker, or no room for temporary files.
     """
+    require_room()
     with tempfile.TemporaryDirectory(prefix="spconv-") as folder:
-        object_path, library = pathlib.Path(folder, "kernels.o"), pathlib.Path(folder, "kernels.so")
-        _emit_object(module, target, object_path)
-        link_shared([object_path], library)
+        parts = _parts(module)
+        objects = [pathlib.Path(folder, f"kernels{number}.o") for number in range(len(parts))]
+        try:
+            _emit_objects(parts, objects)
+        except CodegenError as error:
+            raise CodegenError(f"{error} (target {target.name})") from error
+        library = pathlib.Path(folder, "kernels.so")
+        link_shared(objects, library)
         return library.read_bytes()
 
 
-def _emit_object(module: ir.Module, target: CpuTarget, path: pathlib.Path) -> None:
-    kernels, names = _kernels(module)
-    try:
-        engine = ExecutionEngine(kernels, opt_level=_OPTIMIZATION, enable_object_dump=True, enable_pic=True)
-    except RuntimeError as error:
-        raise CodegenError(f"LLVM cannot translate the kernels for {target.name}: {error}") from error
-    # A lookup generates the object that is dumped; dumping without one aborts the process.
-    for name in names:
-        if not engine.raw_lookup(name):
-            raise CodegenError(f"LLVM generated no code for {name} on {target.name}")
-    engine.dump_to_object_file(str(path))
+def _emit_objects(parts: Sequence[_Part], objects: Sequence[pathlib.Path]) -> None:
+    """Compiles the parts side by side, the first in this thread."""
+    failures: list[BaseException] = []
+
+    def emit(number: int) -> None:
+        try:
+            write_object(parts[number].module, parts[number].names, objects[number])
+        except BaseException as error:  # raised again in the thread that waits
+            failures.append(error)
+
+    others = [threading.Thread(target=emit, args=(number,)) for number in range(1, len(parts))]
+    with _compiling:
+        for thread in others:
+            thread.start()
+            if _processors() == 1:
+                thread.join()
+        emit(0)
+        for thread in others:
+            thread.join()
+    if failures:
+        raise failures[0]
 
 
-def _kernels(module: ir.Module) -> tuple[ir.Module, list[str]]:
-    """The kernels as a module of their own, and the names of those that are exported."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_compiling.acquire, after_in_parent=_compiling.release, after_in_child=_compiling.release
+    )
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _parts(module: ir.Module) -> list[_Part]:
+    """The kernels in parts of about equal size; all but the first in contexts of their own."""
+    functions = {function.name: function for function in _functions(module)}
+    kernels = [(function.name, _closure(function, functions)) for function in functions.values() if function.exported]
+    if not kernels:
+        raise CodegenError(f"the module has no kernels: it holds no nested module @{KERNELS} with exported functions")
+    shares: list[set[str]] = [set() for _ in range(min(_PARTS, len(kernels)))]
+    sizes = {name: sum(functions[used].size for used in uses) for name, uses in kernels}
+    # The largest first, each to the share that is smallest then: what both refer to is compiled twice.
+    for _, uses in sorted(kernels, key=lambda kernel: -sizes[kernel[0]]):
+        min(shares, key=lambda share: sum(functions[name].size for name in share)).update(uses)
+    made = [_part([one for one in functions.values() if one.name in share]) for share in shares]
+    return [*made[:1], *map(_elsewhere, made[1:])]
+
+
+def _functions(module: ir.Module) -> list[_Function]:
     for op in module.body.operations:
         if op.operation.name == "builtin.module":
-            made = ir.Module.create(op.operation.location)
-            with ir.InsertionPoint(made.body):
-                copies = [function.operation.clone() for function in op.regions[0].blocks[0].operations]
-            return made, [name for name in map(_exported, copies) if name]
-    raise CodegenError(f"the module has no kernels: it holds no nested module @{KERNELS}")
+            return [_described(function.operation) for function in op.regions[0].blocks[0].operations]
+    return []
 
 
-def _exported(function: ir.Operation) -> str | None:
-    """The function's name, if it has a body and others may call it."""
-    attributes = function.attributes
-    if len(function.regions[0].blocks) == 0 or "internal" in str(attributes["linkage"]):
-        return None
-    return str(ir.StringAttr(attributes["sym_name"]).value)
+def _described(op: ir.Operation) -> _Function:
+    size, uses = 0, set()
+    for block in (block for region in op.regions for block in region):
+        for inner in block.operations:
+            size += 1
+            name = {"llvm.call": "callee", "llvm.mlir.addressof": "global_name"}.get(inner.operation.name)
+            if name is not None and name in inner.attributes:
+                uses.add(ir.FlatSymbolRefAttr(inner.attributes[name]).value)
+    exported = size > 0 and "internal" not in str(op.attributes["linkage"])
+    return _Function(op, ir.StringAttr(op.attributes["sym_name"]).value, exported, size, frozenset(uses))
+
+
+def _closure(function: _Function, functions: dict[str, _Function]) -> set[str]:
+    """The names of a function and of all that it refers to, through others too."""
+    found: set[str] = set()
+    open_ = [function.name]
+    while open_:
+        name = open_.pop()
+        if name not in found:
+            found.add(name)
+            open_ += functions[name].uses
+    return found
+
+
+def _part(functions: Iterable[_Function]) -> _Part:
+    members = list(functions)
+    made = ir.Module.create(members[0].op.location)
+    with ir.InsertionPoint(made.body):
+        for function in members:
+            function.op.clone()
+    return _Part(made, [function.name for function in members if function.exported])
+
+
+def _elsewhere(part: _Part) -> _Part:
+    """A part in a new context: one context must not be used by two threads."""
+    written = io.BytesIO()
+    part.module.operation.write_bytecode(written)
+    context = ir.Context()
+    context.enable_multithreading(False)
+    with context:
+        return _Part(ir.Module.parse(written.getvalue()), part.names, context)

@@ -243,16 +243,16 @@ def _compile(
 
         runner.run_stages(module, stages, reached)
         plan = extract_plan(module)
-        code, isa, kernels = _generate(module, target, runner)
+        code, isa, kernels = _generate(module, target, runner, levels)
     timings = {name: round(seconds * 1e3, 3) for name, seconds in runner.timings.items()}
     meta = {"kernels": kernels, "milliseconds": timings, "total_ms": round((time.perf_counter() - start) * 1e3, 3)}
     return pack_files(options, plan, levels, code, isa, meta)
 
 
 def _generate(
-    module: ir.Module, target: Target, runner: Runner
+    module: ir.Module, target: Target, runner: Runner, levels: dict[str, str]
 ) -> tuple[bytes, str | None, Mapping[str, Any]]:
-    """(code object, assembly text where the object is text, facts of each kernel)."""
+    """(code object, assembly text where the object is text, facts of each kernel); `levels` gets what it is made of."""
     start = time.perf_counter()
     code: bytes
     isa: str | None
@@ -269,6 +269,9 @@ def _generate(
         # Before the object: a kernel that does not fit is one to look at.
         runner.write_dump("kernel.s", lambda: emit_isa(module, target))
         gpu = emit_gpu(module, target, toolkit_dir())
+        if gpu.level:
+            levels[target.path[-1]] = gpu.level
+            runner.write_dump("parted.mlir", lambda: gpu.level)
         code, isa, kernels = gpu.object, None, {name: dataclasses.asdict(k) for name, k in gpu.kernels.items()}
     else:
         from spconv_compiler.codegen_cpu import emit_cpu

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 import shutil
 import subprocess
+import threading
+import time
 
 import pytest
 
 import spconv_compiler as sc
+from spconv_compiler import codegen_cpu
 from spconv_compiler.bindings import ir
 from spconv_compiler.codegen_cpu import emit_cpu
 from spconv_compiler.context import make_context
 from spconv_compiler.errors import CodegenError
+from spconv_compiler.object_file import write_object
 from spconv_compiler.targets import CpuTarget, get_target
 
 LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-bf16")
@@ -90,6 +95,81 @@ def test_equal_modules_give_equal_objects() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPCONV_CACHE", "off")
         assert sc.compile_conv(3, 5, 6, target="x86-64-v3").object == first
+
+
+def compiled_anew(monkeypatch: pytest.MonkeyPatch) -> bytes:
+    monkeypatch.setenv("SPCONV_CACHE", "off")
+    sc.clear_caches()
+    return sc.compile_conv(3, 5, 6, target="x86-64-v3").object
+
+
+def test_the_object_does_not_depend_on_the_number_of_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codegen_cpu, "_processors", lambda: 1)
+    alone = compiled_anew(monkeypatch)
+    monkeypatch.setattr(codegen_cpu, "_processors", lambda: 2)
+    assert compiled_anew(monkeypatch) == alone
+
+
+def test_parts_are_compiled_side_by_side_and_hold_every_kernel_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    both, names, sizes = threading.Barrier(2, timeout=60), list[str](), list[int]()
+
+    def watched(module: ir.Module, exported: list[str], path: pathlib.Path) -> None:
+        # Whoever comes first waits for the other: one after the other, they would never meet.
+        both.wait()
+        names.extend(exported)
+        write_object(module, exported, path)
+        sizes.append(path.stat().st_size)
+
+    monkeypatch.setattr(codegen_cpu, "_processors", lambda: 2)
+    monkeypatch.setattr(codegen_cpu, "write_object", watched)
+    compiled_anew(monkeypatch)
+    launched = {launch.kernel for launch in sc.compile_conv(3, 5, 6, target="x86-64-v3").plan.launches}
+    assert len(names) == len(set(names)) and launched < set(names)
+    assert max(sizes) < 2 * min(sizes)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_fork_waits_until_llvm_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended = threading.Event(), list[float]()
+
+    def slow(module: ir.Module, exported: list[str], path: pathlib.Path) -> None:
+        begun.set()
+        write_object(module, exported, path)
+        time.sleep(0.3)
+        ended.append(time.monotonic())
+
+    monkeypatch.setattr(codegen_cpu, "write_object", slow)
+    compiling = threading.Thread(target=compiled_anew, args=(monkeypatch,))
+    compiling.start()
+    assert begun.wait(60)
+    child = os.fork()
+    if child == 0:
+        # And the child's own lock is free.
+        os._exit(0 if codegen_cpu._compiling.acquire(timeout=5) else 1)
+    forked = time.monotonic()
+    compiling.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(ended) == 2 and forked >= max(ended)
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_part_that_fails_fails_the_whole(failing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(module: ir.Module, exported: list[str], path: pathlib.Path) -> None:
+        if path.name == f"kernels{failing}.o":
+            raise CodegenError("no code")
+        write_object(module, exported, path)
+
+    monkeypatch.setattr(codegen_cpu, "write_object", fails)
+    with pytest.raises(CodegenError, match=r"no code \(target x86-64-v3\)"):
+        compiled_anew(monkeypatch)
+
+
+def test_what_llvm_cannot_translate_is_refused(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with make_context(), ir.Location.unknown():
+        module = ir.Module.parse("func.func @kernel() { return }")
+        with pytest.raises(CodegenError, match="cannot translate the kernels"):
+            write_object(module, ["kernel"], tmp_path / "kernels.o")
+    assert "LLVM" in capfd.readouterr().err
 
 
 def test_a_module_without_kernels_is_refused() -> None:

@@ -138,7 +138,7 @@ def random_pairs(rows: int, taps: int, seed: int) -> Pairs:
 
 
 @pytest.mark.parametrize(("lanes", "tile"), [(8, (6, 2)), (8, (8, 1)), (8, (3, 4)), (16, (6, 4)), (16, (12, 1))])
-@pytest.mark.parametrize(("c_in", "c_out"), [(1, 1), (3, 70), (16, 16), (45, 33), (128, 64)])
+@pytest.mark.parametrize(("c_in", "c_out"), [(1, 1), (3, 70), (16, 16), (45, 33), (128, 64), (150, 20)])
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "bf16 pairs", "f16"])
 def test_every_tile_gives_exact_sums(lanes: int, tile: tuple[int, int], c_in: int, c_out: int, dtype: str) -> None:
     """Whole numbers have one sum. Tiles of AVX-512 are run in halves; its bf16 instruction is taken apart."""

@@ -117,6 +117,38 @@ def test_digest_ignores_what_is_no_source_and_where_the_package_lies(tree, tmp_p
     assert toolchain.digest_of([("other", tree)]) != before
 
 
+def test_digest_ignores_what_no_compilation_imports(tree):
+    before = digest(tree)
+    for name in toolchain.OUTSIDE:
+        edit(f"{name}/c.py", "z = 1\n")(tree)
+    assert digest(tree) == before
+    # Of the package itself only: a folder of this name further down counts.
+    (tree / "inner" / toolchain.OUTSIDE[0]).mkdir()
+    edit(f"inner/{toolchain.OUTSIDE[0]}/c.py", "z = 1\n")(tree)
+    assert digest(tree) != before
+
+
+_COMPILE_ALL = """
+import sys
+from spconv_compiler import compiler, toolchain
+for target in ("cpu", "gfx950", "sm_90"):
+    compiler.compile_conv(3, 8, 8, dtype="bf16", target=target)
+print(sorted(name for name in sys.modules if name.startswith("spconv_compiler.") and name.count(".") == 1))
+outside = tuple(f"spconv_compiler.{name}" for name in toolchain.OUTSIDE)
+print(sorted(name for name in sys.modules if name in outside or name.startswith(tuple(f"{o}." for o in outside))))
+"""
+
+
+def test_compiling_imports_nothing_from_outside():
+    """So that what the digest leaves out cannot change what is compiled."""
+    environment = {**os.environ, "SPCONV_CACHE": "off"}
+    command = [sys.executable, "-c", _COMPILE_ALL]
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True)
+    imported, outside = done.stdout.splitlines()
+    assert "'spconv_compiler.pipeline'" in imported and "'spconv_compiler.schedules'" in imported
+    assert outside == "[]"
+
+
 def test_an_installed_tree_has_the_digest_of_a_checkout(tree, tmp_path):
     """Installed, passes/ and dialect/ lie inside spconv_compiler/; in a checkout beside it."""
     for name in ("passes", "dialect"):

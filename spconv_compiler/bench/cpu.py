@@ -7,7 +7,9 @@ coordinates it has not seen; with it "cached", the same tensor again.
 
 from __future__ import annotations
 
+import concurrent.futures
 import datetime
+import functools
 import statistics
 import tempfile
 import time
@@ -20,7 +22,7 @@ import numpy as np
 
 from spconv_compiler import env, nets
 from spconv_compiler.api import clear_caches, subm_conv3d
-from spconv_compiler.bench import child, report
+from spconv_compiler.bench import child, cpu_goals, report
 from spconv_compiler.bench.frames import Frame, load_frame
 from spconv_compiler.bench.machine import machine, versions
 from spconv_compiler.bench.peer import SpconvPeer, load_spconv, set_threads
@@ -29,8 +31,11 @@ from spconv_compiler.bench.verify import Judge, relative_difference
 
 # Other runtimes' threads spin for a while after their work; let them go to sleep before the next turn.
 _SETTLE_SECONDS = 0.005
-# spconv with the threads that all have, and with one (see peer.py).
+# spconv with the threads that all have, and with one (see peer.py), and which of them an option asks for.
 _PEERS = ("spconv", "spconv_one_thread")
+PEER_THREADS = {"both": _PEERS, "same": _PEERS[:1], "one": _PEERS[1:]}
+# After this long a width has its median from fewer rounds, three at least: the wide ones vary little.
+_WIDTH_SECONDS, _LEAST_RUNS = 5.0, 3
 # Two correct f32 results differ by rounding, some 1e-6 of the largest value.
 _PEER_WRONG = 1e-4
 _MB = 2**20
@@ -43,8 +48,8 @@ class Settings:
     Attributes:
         frames: names (frames.py); data: folder of the point clouds; shuffle: rows in random order.
         channels: C of the C→C convolutions; dtypes: of ours, out of f32, bf16, f16.
-        runs: rounds behind each median; threads: of every contestant.
-        peer: measure spconv beside.
+        runs: rounds behind each median, three where they take long; threads: of every contestant.
+        peer: measure spconv beside; peer_threads: with as many threads ("same"), with "one", or "both".
         processes: also measure import, compilation and memory in processes of their own.
     """
 
@@ -56,6 +61,7 @@ class Settings:
     data: Path
     shuffle: bool = False
     peer: bool = False
+    peer_threads: str = "both"
     processes: bool = True
 
 
@@ -98,7 +104,7 @@ def measure(settings: Settings, progress: Callable[[str], None] = lambda step: N
         progress("compilation, import, small calls")
         small = {str(channels): _small_call_us(channels) for channels in settings.channels}
         processes = _measure_processes(settings, Path(scratch)) if settings.processes else {}
-    return {
+    result = {
         "format": 1,
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "machine": machine(settings.threads),
@@ -110,6 +116,7 @@ def measure(settings: Settings, progress: Callable[[str], None] = lambda step: N
         "small_call_us": small,
         **processes,
     }
+    return {**result, "goals": cpu_goals.as_json(result)}
 
 
 def _measure_width(frame: Frame, channels: int, settings: Settings, scratch: Path) -> list[dict[str, Any]]:
@@ -128,18 +135,19 @@ def _measure_width(frame: Frame, channels: int, settings: Settings, scratch: Pat
         entries[dtype] = _own(weights[dtype], _tensor(features, dtype), settings.threads)
         first_ms[dtype] = _first_call_ms(entries[dtype], coords, cache)
     if settings.peer:
-        for name, threads in zip(_PEERS, (settings.threads, 1), strict=True):
+        for name in PEER_THREADS[settings.peer_threads]:
+            threads = settings.threads if name == _PEERS[0] else 1
             peer = SpconvPeer(torch.from_numpy(weight), frame.spatial_shape, threads)
             entries[name] = _Contestant(peer.built, peer.cached, torch.from_numpy(features), peer.prepare)
     outs = _take_turns(entries, coords, settings.runs)
     set_threads(settings.threads)
+    memory = _memory_of_all(frame, channels, settings, cache) if settings.processes else {}
     rows = []
     for dtype in settings.dtypes:
         judge = Judge(frame.table, entries[dtype].features, weights[dtype], dtype)
         row = _row(frame, channels, dtype, entries, outs, judge)
         row["first_call_ms"] = first_ms[dtype]
-        if settings.processes:
-            row.update(_memory(frame, channels, dtype, settings, cache))
+        row.update(memory.get(dtype, {}))
         rows.append(row)
     return rows
 
@@ -172,9 +180,12 @@ def _first_call_ms(entry: _Contestant, coords: Any, folder: Path) -> float:
 
 
 def _take_turns(entries: dict[str, _Contestant], coords: Any, runs: int) -> dict[str, Any]:
-    """Times all contestants in `runs` rounds after one round that warms up; returns each one's last result."""
+    """Times all contestants in at most `runs` rounds after one that warms up; returns each one's last result."""
     outs: dict[str, Any] = {}
+    began = time.perf_counter()
     for turn in range(runs + 1):
+        if turn > _LEAST_RUNS and time.perf_counter() - began > _WIDTH_SECONDS:
+            break
         for cached in (False, True):
             for name, entry in entries.items():
                 given = coords if cached else coords.clone()
@@ -231,16 +242,23 @@ def _times(entry: _Contestant) -> dict[str, Any]:
     }
 
 
-def _memory(frame: Frame, channels: int, dtype: str, settings: Settings, cache: Path) -> dict[str, Any]:
+def _memory_of_all(frame: Frame, channels: int, settings: Settings, cache: Path) -> dict[str, dict[str, Any]]:
+    """`_memory` of every dtype, two processes at a time: what one takes, the others do not see."""
+    file = cache.parent / f"{frame.name}.npy"
+    if not file.exists():
+        np.save(file, frame.coords)
+    with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
+        measured = pool.map(functools.partial(_memory, frame, channels, settings, cache), settings.dtypes)
+        return dict(zip(settings.dtypes, measured, strict=True))
+
+
+def _memory(frame: Frame, channels: int, settings: Settings, cache: Path, dtype: str) -> dict[str, Any]:
     """Peak memory of one convolution, and its budget."""
     item = 4 if dtype == "f32" else 2
     rows, taps = len(frame.coords), 27
     tensors = item * (2 * rows * channels + taps * channels**2)
-    file = cache.parent / f"{frame.name}.npy"
-    if not file.exists():
-        np.save(file, frame.coords)
     given: dict[str, Any] = {
-        "frame": str(file),
+        "frame": str(cache.parent / f"{frame.name}.npy"),
         "spatial_shape": list(frame.spatial_shape),
         "channels": channels,
         "threads": settings.threads,

@@ -15,17 +15,17 @@ _SETTINGS = {"spconv": "with as many threads", "spconv_one_thread": "on one thre
 def summarize(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Geometric means of the ratios spconv f32 / ours, per dtype, setting of spconv, and map built or cached.
 
-    "faster" is, row by row, against the setting in which spconv took less time. Rows whose result is wrong take
-    no part and are counted.
+    "faster" is, row by row, against the setting in which spconv took less time, of those that were measured. Rows
+    whose result is wrong take no part and are counted.
     """
     summary: dict[str, dict[str, Any]] = {}
     for dtype in dict.fromkeys(row["dtype"] for row in rows):
-        mine = [row for row in rows if row["dtype"] == dtype and "spconv" in row]
+        mine = [row for row in rows if row["dtype"] == dtype and _settings_of(row)]
         right = [row for row in mine if row["check"]["ok"]]
         if not right:
             continue
         summary[dtype] = {"rows": len(right), "wrong_rows": len(mine) - len(right)}
-        for setting in (*_SETTINGS, "faster"):
+        for setting in (*_settings_of(right[0]), "faster"):
             for kind in KINDS:
                 ratios = [row_ratio(row, setting, kind) for row in right]
                 summary[dtype][f"{setting}_{kind}"] = geometric_mean(ratios)
@@ -35,8 +35,13 @@ def summarize(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def row_ratio(row: dict[str, Any], setting: str, kind: str) -> float:
     """spconv's time over ours in one row, for one of its settings or the "faster"."""
-    settings = tuple(_SETTINGS) if setting == "faster" else (setting,)
+    settings = _settings_of(row) if setting == "faster" else (setting,)
     return min(float(row[name][f"ratio_{kind}"]) for name in settings)
+
+
+def _settings_of(row: dict[str, Any]) -> tuple[str, ...]:
+    """The settings in which spconv was measured beside this row."""
+    return tuple(name for name in _SETTINGS if name in row)
 
 
 def geometric_mean(values: Iterable[float]) -> float:
@@ -47,7 +52,7 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 def row_table(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Columns and cells of the convolutions; spconv's times are those of its faster setting."""
-    peer = any("spconv" in row for row in rows)
+    peer = any(_settings_of(row) for row in rows)
     memory = any("peak_bytes" in row for row in rows)
     columns = ["frame", "C", "dtype", "N", "pairs/N", "first", "built", "cached", "GFLOP/s"]
     columns += ["MB", "limit"] if memory else []
@@ -93,11 +98,18 @@ def notes(result: dict[str, Any]) -> list[str]:
 
 def _ratio_notes(summary: dict[str, dict[str, Any]]) -> list[str]:
     names = {**{name: f"spconv {words}" for name, words in _SETTINGS.items()}, "faster": "the faster of these"}
+
+    def tells(mean: dict[str, Any], setting: str) -> bool:
+        """Whether the setting was measured, and "faster" of more than one."""
+        measured = [name for name in _SETTINGS if f"{name}_built" in mean]
+        return setting in measured or (setting == "faster" and len(measured) > 1)
+
     return [
         f"geometric mean, f32 of {words} / our {dtype}: {mean[f'{setting}_built']:.2f} with the map built, "
         f"{mean[f'{setting}_cached']:.2f} with it cached"
         for dtype, mean in summary.items()
         for setting, words in names.items()
+        if tells(mean, setting)
     ]
 
 
