@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,39 +52,58 @@ def test_memory_that_an_array_shares_is_not_given_away() -> None:
 
 def test_small_blocks_are_left_to_the_allocator() -> None:
     for nbytes in (0, 1, 1000):
-        memory_pool.give(memory_pool.take(nbytes))
+        memory_pool.give([memory_pool.take(nbytes)])
     assert memory_pool._bytes == memory_pool._large.nbytes == 0
 
 
-# In a process of its own: behind many other tests a block is sometimes not kept, and it is not known why.
-KEEPS = """
-import pathlib
-from spconv_compiler.runtime import memory_pool
-from spconv_compiler.runtime.cpu import CpuBuffer
-
-def lazily_free():
+def _lazily_free() -> int:
+    """Bytes of this process that the system may take."""
     lines = pathlib.Path("/proc/self/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("LazyFree:"))
-
-nbytes, before = 3 << 25, lazily_free()
-buffer = CpuBuffer("i32", nbytes // 4)
-buffer.array()[:] = 1
-where = buffer.pointer
-del buffer
-assert memory_pool._bytes == 0 and memory_pool._large.nbytes >= nbytes
-assert lazily_free() - before >= nbytes - (2 << 22)
-# Much less than a block leaves it alone, a little less takes it; what is written is the system's no more.
-assert CpuBuffer("i32", nbytes // 8).pointer != where
-again = CpuBuffer("i32", nbytes // 4 - 100_000)
-again.array()[:] = 2
-assert again.pointer == where and lazily_free() - before < 1 << 24 and (again.array() == 2).all()
-"""
 
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self/smaps_rollup").exists(), reason="no /proc")
 def test_a_large_block_is_kept_for_the_system_to_take() -> None:
-    done = subprocess.run([sys.executable, "-c", KEEPS], capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
+    nbytes, before = 3 << 25, _lazily_free()
+    buffer = CpuBuffer("i32", nbytes // 4)
+    buffer.array()[:] = 1
+    where = buffer.pointer
+    del buffer
+    assert memory_pool._large.nbytes >= nbytes
+    assert _lazily_free() - before >= nbytes - (2 << 22)
+    # Much less than a block leaves it alone, half of it takes it; what is written is the system's no more.
+    assert CpuBuffer("i32", nbytes // 20).pointer != where
+    half = CpuBuffer("i32", nbytes // 8)
+    half.array()[:] = 3
+    assert half.pointer == where and nbytes // 2 - (2 << 22) < _lazily_free() - before < nbytes // 2 + (1 << 24)
+    del half
+    again = CpuBuffer("i32", nbytes // 4 - 100_000)
+    again.array()[:] = 2
+    assert again.pointer == where and _lazily_free() - before < 1 << 24 and (again.array() == 2).all()
+
+
+def test_blocks_are_kept_where_torch_evaluates_frames() -> None:
+    """As in a layer that is compiled: torch.compile leaves its evaluator on while an op runs, and after some errors."""
+    torch = pytest.importorskip("torch")
+    found: list[int] = []
+
+    def run(x: Any) -> Any:
+        first, shared = CpuBuffer("i32", 100_000), CpuBuffer("i32", 200_000)
+        seen = shared.array()
+        del first, shared
+        found.append(memory_pool._bytes)
+        return x + int(seen.size > 0)
+
+    library = torch.library.Library("test_memory_pool", "FRAGMENT")
+    library.define("run(Tensor x) -> Tensor")
+    library.impl("run", run, "CompositeExplicitAutograd")
+    torch.library.register_fake("test_memory_pool::run", torch.empty_like, lib=library)
+    op = torch.ops.test_memory_pool.run.default
+    op(torch.ones(2))
+    memory_pool.clear()
+    torch.compile(lambda x: op(x), backend="eager", fullgraph=True)(torch.ones(2))
+    library._destroy()
+    assert found[0] == found[1] and 400_000 <= found[0] < 800_000
 
 
 def test_the_oldest_of_large_blocks_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,9 +111,9 @@ def test_the_oldest_of_large_blocks_make_room(monkeypatch: pytest.MonkeyPatch) -
     sizes = [(2 << 25) + 1, (2 << 25) + 2, (2 << 25) + 3]
     blocks = [memory_pool.take(size) for size in sizes]
     while blocks:
-        memory_pool.give(blocks.pop(0))
+        memory_pool.give([blocks.pop(0)])
     assert memory_pool._large.nbytes == sum(sizes[1:])
-    memory_pool.give(memory_pool.take(6 << 25))
+    memory_pool.give([memory_pool.take(6 << 25)])
     assert memory_pool._large.nbytes == sum(sizes[1:])
     assert memory_pool.take(sizes[0]).nbytes == sizes[1]
     memory_pool.clear()
@@ -102,7 +122,7 @@ def test_the_oldest_of_large_blocks_make_room(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_large_block_that_the_system_cannot_mark_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(mmap, "MADV_FREE", raising=False)
-    memory_pool.give(memory_pool.take(2 << 25))
+    memory_pool.give([memory_pool.take(2 << 25)])
     assert memory_pool._large.nbytes == 0
 
 
@@ -132,7 +152,7 @@ class _Collects(dict[int, list[memory_pool.Block]]):
 
     def setdefault(self, size: int, default: list[memory_pool.Block]) -> list[memory_pool.Block]:
         while self.waiting:
-            memory_pool.give(self.waiting.pop())
+            memory_pool.give([self.waiting.pop()])
         return super().setdefault(size, default)
 
 
@@ -141,14 +161,28 @@ def test_a_block_that_a_collection_gives_back_counts(monkeypatch: pytest.MonkeyP
     pool = _Collects()
     monkeypatch.setattr(memory_pool, "_kept", pool)
     monkeypatch.setattr(memory_pool, "_MOST_KEPT", 1 << 17)
-    memory_pool.give(memory_pool.take(1 << 17))
+    memory_pool.give([memory_pool.take(1 << 17)])
     assert memory_pool._bytes == sum(block.nbytes for blocks in pool.values() for block in blocks) == 1 << 17
 
 
-def test_classes_are_no_more_than_an_eighth_apart() -> None:
-    for nbytes in [*range(1 << 16, 1 << 17, 777), 10**6, 10**7, 1 << 25]:
+def test_classes_are_no_more_than_an_eighth_apart_and_half_where_large() -> None:
+    for nbytes in [*range(1 << 16, 1 << 17, 777), 10**6, (1 << 22) - 1, 1 << 22, (1 << 22) + 1, 10**7, 1 << 25]:
         size = memory_pool._rounded(nbytes)
-        assert nbytes <= size <= nbytes * 9 / 8 and memory_pool._rounded(size) == size
+        most = nbytes * (9 / 8 if nbytes < 1 << 22 else 3 / 2)
+        assert nbytes <= size <= most and memory_pool._rounded(size) == size
+
+
+def test_maps_of_a_network_find_room_in_each_others_memory() -> None:
+    """One after another, of sizes as levels have them: the memory of the largest does for all."""
+    memory_pool.give([memory_pool.take(3 << 23)])  # so that nothing more finds room in the classes
+    memory_pool.give([memory_pool.take(1 << 23)])
+    for megabytes in (15, 6.5, 16, 7, 7.5):
+        block = memory_pool.take(int(megabytes * 2**20))
+        assert block.nbytes >= megabytes * 2**20
+        holder = [block]
+        del block
+        memory_pool.give(holder)
+        assert memory_pool._large.nbytes in (0, 1 << 24)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,11 +21,7 @@ import spconv_compiler.pytorch as spconv  # noqa: E402
 from spconv_compiler import compiler  # noqa: E402
 from spconv_compiler.nets.backbones import centerpoint  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 def built() -> int:
@@ -267,3 +262,10 @@ def test_gfx950_code_of_a_network_on_the_simulator() -> None:
     # Norms, sums and activations are in the kernels of submanifold convolutions.
     assert [count for step, count in zip(net.plan.steps, own, strict=True) if step.operation == "subm_conv"] == [1] * 5
     assert maps <= 20
+
+
+def test_arguments_on_two_devices_are_refused() -> None:
+    features, indices = voxels(20, 1)
+    net = sc.compile(with_integers(Rows(), 1), (features, indices), target="cpu")
+    with pytest.raises(sc.InputError, match=r"is on (cpu|meta) but \w+ is on (cpu|meta); accepted: one device for all"):
+        net(features.to("meta"), indices)

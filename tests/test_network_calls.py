@@ -5,7 +5,6 @@ from __future__ import annotations
 import pathlib
 import random
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,11 +20,7 @@ from torch import nn  # noqa: E402
 
 import spconv_compiler.pytorch as spconv  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 class Sums(nn.Module):

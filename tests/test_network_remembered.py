@@ -185,6 +185,45 @@ def test_parameters_are_those_at_hand(exports: list[Any]) -> None:
     assert "spconv.subm_conv3d" in str(net.graph) and len(net.graph.parameters) > 0
 
 
+class Ended(nn.Module):
+    """A convolution and a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = spconv.SubMConv3d(3, CHANNELS, 3), nn.BatchNorm1d(CHANNELS)
+
+    def forward(self, features: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.conv(spconv.SparseConvTensor(features, indices, SHAPE, 2)).features)
+
+
+def test_numbers_too_large_to_fold_are_found_by_their_values(exports: list[Any]) -> None:
+    """One recording, four networks: what eager makes infinite is no NaN, whichever of them was compiled first."""
+
+    def scaled(factor: float, dtype: torch.dtype) -> Any:
+        model: Any = integers(Ended())
+        model.norm.weight.data.fill_(factor)
+        model.norm.running_var.fill_(2.0**-8)
+        return model.to(dtype)
+
+    for dtype, factors in ((torch.float32, (1e18, 1e24, 1e37)), (torch.float16, (8.0, 6e4))):
+        features, indices = voxels(40, 1)
+        given, coords = voxels(150, 2)
+        for order in (factors, factors[::-1]):
+            steps = {}
+            for factor in order:
+                model = scaled(factor, dtype)
+                net = sc.compile(model, (features.to(dtype), indices), target="cpu")
+                with torch.no_grad():
+                    found, wanted = net(given.to(dtype), coords), model(given.to(dtype), coords)
+                assert torch.equal(found.isinf(), wanted.isinf()) and torch.equal(found.isnan(), wanted.isnan())
+                assert bool(wanted.isinf().any()) == (factor in (1e37, 6e4)) and not wanted.isnan().any()
+                steps[factor] = sum(step.operation == "affine" for step in net.plan.steps)
+            assert all(steps[factor] > steps[factors[0]] for factor in factors[1:])
+        # The second time, in another order, nothing is compiled.
+        assert len(exports) == len(factors)
+        exports.clear()
+
+
 class Sparse(nn.Module):
     """Takes and gives SparseConvTensors."""
 

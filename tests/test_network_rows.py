@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,11 +24,7 @@ import spconv_compiler.pytorch as spconv  # noqa: E402
 from spconv_compiler.network.export import export  # noqa: E402
 from spconv_compiler.pytorch.functional import sparse_add  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 class Scaled(nn.Module):

@@ -176,15 +176,21 @@ def test_autocast_in_a_trace() -> None:
 
 
 def test_target_is_read_when_a_graph_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, run_it = [], api.subm_conv3d
-    monkeypatch.setattr(api, "subm_conv3d", lambda *args, target, **more: seen.append(target) or run_it(*args, **more))
+    kernels: list[Any] = []
+    run_it = api.convolve
+
+    def seen(kernel: Any, *rest: Any, **more: Any) -> Any:
+        kernels.append(kernel)
+        return run_it(kernels[0], *rest, **more)
+
+    monkeypatch.setattr(api, "convolve", seen)
     layer, x = whole(spconv.SubMConv3d(4, 4, 3)), sparse()
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    for run in (layer, compiled):
+    for run in (layer, layer, compiled):
         run(x)
         with spconv.use_target("gfx950-sim"):
             run(x)
-    assert seen == [spconv.current_target(), "gfx950-sim"] * 2
+    assert [kernel.options.target == "gfx950-sim" for kernel in kernels] == [False, True] * 3
 
 
 def test_training_graphs_are_refused() -> None:

@@ -122,6 +122,7 @@ class Network:
         leaves = self._leaves(args, kwargs)
         with torch.no_grad():
             given = self.graph.head(leaves)
+            self._check_places(given)
             sources = [given[place] for place, (kind, _) in enumerate(self.plan.arguments) if kind == "value"]
             outputs = None if self.replay is None else self._replayed(self.replay, given, leaves)
             if outputs is None:
@@ -167,6 +168,18 @@ class Network:
             else:
                 check_tensor(name, leaf)
         return leaves
+
+    def _check_places(self, given: Sequence[Any]) -> None:
+        """Checks that all tensors lie on one device: a GPU may reach into another one's memory, or fail."""
+        first: tuple[str, torch.device] | None = None
+        for (kind, number), source in zip(self.plan.arguments, given, strict=True):
+            if isinstance(source, torch.Tensor):
+                name = (self.plan.levels if kind == "level" else self.plan.values)[number].name
+                first = first or (name, source.device)
+                if source.device != first[1]:
+                    raise InputError(
+                        f"{first[0]} is on {first[1]} but {name} is on {source.device}; accepted: one device for all"
+                    )
 
     def _coords(self, given: Sequence[Any]) -> dict[int, torch.Tensor]:
         """The coordinate tensors among the arguments, by level."""

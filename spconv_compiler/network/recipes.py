@@ -11,6 +11,8 @@ import torch
 from spconv_compiler.errors import InputError
 
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+# Beyond it, sums of products have no room in f32.
+_MOST_WEIGHT = 2.0**64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +52,19 @@ def evaluate(recipe: Recipe, parameters: Mapping[str, torch.Tensor], known: dict
             made = made.to(_DTYPES[recipe.dtype]).reshape(recipe.shape)
         known[recipe] = made.detach().cpu().contiguous()
     return known[recipe]
+
+
+def most_weight(dtype: torch.dtype) -> float:
+    """The least number that is too large for a folded weight."""
+    return min(_MOST_WEIGHT, torch.finfo(dtype).max)
+
+
+def has_room(recipe: Recipe, made: torch.Tensor) -> bool:
+    """Whether numbers that are folded into a convolution leave its sums room (overflow.py); others always do."""
+    if recipe.operation == "scale_weight":
+        # A NaN is not less than anything.
+        return bool((made.abs() < most_weight(made.dtype)).all())
+    return recipe.operation != "scale_bias" or bool(torch.isfinite(made).all())
 
 
 def _compute(recipe: Recipe, operands: list[Any], parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:

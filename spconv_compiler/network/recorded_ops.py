@@ -180,9 +180,7 @@ def _conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
-    axes = zip(input.shape[2:], weight.shape[2:], *map(_pair, (stride, padding, dilation)), strict=True)
-    sizes = [(size + 2 * pad - gap * (taps - 1) - 1) // step + 1 for size, taps, step, pad, gap in axes]
-    return _image(input, weight, weight.shape[0], weight.shape[1] * groups, sizes)
+    return _image(input, weight, groups, (stride, padding, 0, dilation), transposed=False)
 
 
 @_register("conv_transpose2d", torch.conv_transpose2d)
@@ -197,21 +195,27 @@ def _conv_transpose2d(
     groups: int = 1,
     dilation: Any = 1,
 ) -> Tensor:
-    more = map(_pair, (stride, padding, output_padding, dilation))
-    axes = zip(input.shape[2:], weight.shape[2:], *more, strict=True)
-    sizes = [(n - 1) * step - 2 * pad + gap * (taps - 1) + extra + 1 for n, taps, step, pad, extra, gap in axes]
-    return _image(input, weight, weight.shape[1] * groups, weight.shape[0], sizes)
+    return _image(input, weight, groups, (stride, padding, output_padding, dilation), transposed=True)
+
+
+def _image(input: Tensor, weight: Tensor, groups: int, options: tuple[Any, ...], *, transposed: bool) -> Tensor:
+    """What a convolution of images gives; options: stride, padding, output_padding, dilation."""
+    taken, channels = (weight.shape[0], weight.shape[1] * groups)[:: 1 if transposed else -1]
+    if input.dim() != 4 or weight.dim() != 4 or input.shape[1] != taken:
+        raise Unsure("a convolution of other things than fitting images")
+    sizes = []
+    for size, taps, *numbers in zip(input.shape[2:], weight.shape[2:], *map(_pair, options), strict=True):
+        step, pad, extra, gap = numbers
+        reach = gap * (taps - 1) - 2 * pad
+        sizes.append((size - 1) * step + reach + extra + 1 if transposed else (size - reach - 1) // step + 1)
+    if min(sizes) < 1:
+        raise Unsure("a convolution of images that are too small")
+    return torch.empty((input.shape[0], channels, *sizes), dtype=input.dtype, device="meta")
 
 
 def _pair(value: Any) -> tuple[int, int]:
     first, second = (value, value) if isinstance(value, int) else value
     return first, second
-
-
-def _image(input: Tensor, weight: Tensor, channels: int, taken: int, sizes: list[int]) -> Tensor:
-    if input.dim() != 4 or weight.dim() != 4 or input.shape[1] != taken or min(sizes) < 1:
-        raise Unsure("a convolution of other things than fitting images")
-    return torch.empty((input.shape[0], channels, *sizes), dtype=input.dtype, device="meta")
 
 
 # Those whose results torch finds without its tracer.

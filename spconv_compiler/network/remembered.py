@@ -3,7 +3,8 @@
 The key is the recording, with the versions of torch, Python and this compiler. An entry holds plans, torch parts and
 the network's text, and no parameter: those are folded anew when it is read. Where the import has computed something of
 parameters (a matrix of a linear layer, transposed), the values of all of them belong to the key: then the entry of the
-recording alone says so, and names no network.
+recording alone says so, and names no network. So do the values where something is left unfolded for their sake, and
+where an entry would fold what is too large with the numbers at hand (overflow.py).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from spconv_compiler.network.arguments import rows_of, structure_of, tree_like
 from spconv_compiler.network.graph import OWN, Graph, Ir
 from spconv_compiler.network.plan import NetworkPlan, with_numbers, without_numbers
 from spconv_compiler.network.portable import PlainPart, from_plain, to_plain
-from spconv_compiler.network.recipes import Recipe
+from spconv_compiler.network.recipes import Recipe, has_room
 from spconv_compiler.network.recorder import record, tensors_of
 from spconv_compiler.toolchain import fingerprint
 
@@ -66,13 +67,15 @@ class Memory:
 
     def find(self) -> Compiled | None:
         """The network, with the model's parameters; None if it is not there."""
-        parts = self.parts
+        files = self.disk.get(cache_key(self.parts))
+        found = None if files is None or _BY_VALUE in files else self._load(self.parts, files)
+        if found is not None and _has_room(found.plan):
+            return found
+        parts = self._with_values()
         files = self.disk.get(cache_key(parts))
-        if files is not None and _BY_VALUE in files:
-            parts = self._with_values()
-            files = self.disk.get(cache_key(parts))
-        if files is None:
-            return None
+        return None if files is None else self._load(parts, files)
+
+    def _load(self, parts: dict[str, Any], files: Mapping[str, bytes]) -> Compiled | None:
         try:
             return _unpack(files[_NETWORK], self.tensors)
         except Exception as error:  # what was stored is whole, but not by this version's equal
@@ -82,6 +85,9 @@ class Memory:
 
     def keep(self, compiled: Compiled) -> None:
         """Stores a network; what cannot be stored is left out, and compiled anew each time."""
+        # MLIR, which only what has just been compiled has needed.
+        from spconv_compiler.passes.fold_affine import KEPT
+
         try:
             content, by_value = _pack(compiled)
         except Exception as error:  # torch says in many ways that something has no portable form
@@ -90,6 +96,7 @@ class Memory:
         parts = self.parts
         if by_value:
             self.disk.put(cache_key(parts), {_BY_VALUE: b"1"}, parts)
+        if by_value or KEPT in compiled.graph.mlir.text():
             parts = self._with_values()
         self.disk.put(cache_key(parts), {_NETWORK: content}, parts)
 
@@ -99,6 +106,14 @@ class Memory:
             digest.update(name.encode())
             digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return {**self.parts, "values": digest.hexdigest()}
+
+
+def _has_room(plan: NetworkPlan) -> bool:
+    return all(
+        has_room(recipe, made)
+        for step in plan.steps
+        for (_, recipe), (_, made) in zip(step.recipes, step.numbers, strict=True)
+    )
 
 
 def remember(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Memory | None:

@@ -1,25 +1,49 @@
 """How modules call the ops: directly where nothing watches, through torch's dispatcher otherwise.
 
-The dispatcher costs about as much as everything else that Python does for a layer. It is needed by traces, dispatch
-modes, tensor subclasses and autograd; an inference call on plain tensors needs none of it and runs the same functions.
+The dispatcher costs about as much as everything else that Python does for a layer. It is needed by traces, modes,
+transforms, tensor subclasses and autograd; an inference call on plain tensors needs none of it and runs the same
+functions. A submanifold layer in host memory does not even ask for its kernel in full: what operands are is looked at
+once, and whatever is unusual takes the long way, which has words for it.
 """
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from spconv_compiler import sparse_conv
+from spconv_compiler import api, sparse_conv
+from spconv_compiler.arrays import as_array, dtype_name
+from spconv_compiler.epilogue import DEFAULT_SLOPE
+from spconv_compiler.errors import InputError
 from spconv_compiler.pytorch import ops
-from spconv_compiler.pytorch.maps import Axes, geometry_of, outputs_map
+from spconv_compiler.pytorch.maps import Axes, geometry_of, outputs_map, three
 from spconv_compiler.pytorch.target import current_target
+
+# Kernels of submanifold convolutions in host memory, by all that a call of a layer says of them.
+_kernels: dict[tuple[Any, ...], Any] = {}
+_KEPT_KERNELS = 512
+_dispatch_modes, _function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
+_tracing, _transforms = torch._C._get_tracing_state, torch._C._functorch.peek_interpreter_stack
+# Its level is -1 outside of forward-mode differentiation.
+_forward_ad: Any = torch.autograd.forward_ad
 
 
 def _plain(features: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> bool:
-    """Whether nobody has to see the op: no trace, no mode, no subclass, no gradient."""
-    if torch.compiler.is_compiling() or type(features) is not Tensor:
+    """Whether nobody has to see the op: no trace, no mode, no transform, no subclass, no gradient.
+
+    Raises:
+        InputError: an operand has a tangent of forward-mode differentiation, which the result would lack.
+    """
+    if torch.compiler.is_compiling():
         return False
-    if torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None:
+    if _forward_ad._current_level >= 0:
+        _refuse_tangents(features, weight, bias)
+    if type(features) is not Tensor:
+        return False
+    if _dispatch_modes() > 0 or _function_modes() > 0 or _tracing() is not None or _transforms() is not None:
         return False
     if not torch.is_grad_enabled():
         return True
@@ -28,6 +52,12 @@ def _plain(features: Tensor, weight: Tensor | None = None, bias: Tensor | None =
         or (weight is not None and weight.requires_grad)
         or (bias is not None and bias.requires_grad)
     )
+
+
+def _refuse_tangents(*operands: Tensor | None) -> None:
+    for operand in operands:
+        if operand is not None and _forward_ad.unpack_dual(operand).tangent is not None:
+            raise InputError("an input has a tangent of forward-mode differentiation; accepted: plain tensors")
 
 
 def subm_conv3d(
@@ -41,12 +71,71 @@ def subm_conv3d(
     activation: str,
 ) -> Tensor:
     """ops.subm_conv3d"""
+    given = (features, coords, weight, bias, dilation, spatial_shape, batch_size, activation)
     if not _plain(features, weight, bias):
-        out: Tensor = ops.subm_conv3d(
-            features, coords, weight, bias, dilation, spatial_shape, batch_size, activation
-        )
+        out: Tensor = ops.subm_conv3d(*given)
         return out
-    return ops.run_subm_conv3d(features, coords, weight, bias, dilation, spatial_shape, batch_size, activation)
+    target = current_target()
+    key = (weight.shape, features.dtype, bias is None, *dilation, activation, target)
+    kernel = _kernels.get(key)
+    made = None if kernel is None else _quick(kernel, *given)
+    if made is not None:
+        return made
+    out = ops.run_subm_conv3d(*given)
+    if kernel is None and features.is_cpu and len(_kernels) < _KEPT_KERNELS:
+        _kernels[key] = _kernel_of(features, weight, bias, dilation, activation, target)
+    return out
+
+
+def _kernel_of(
+    features: Tensor, weight: Tensor, bias: Tensor | None, dilation: list[int], activation: str, target: str
+) -> Any:
+    """The kernel that `subm_conv3d` has just run: on operands in host memory."""
+    size, name = weight.shape, dtype_name(features)
+    return api.find_kernel(
+        api.Request(
+            size, "native", None, size[4], name, None, three(dilation), bias is not None, False, activation,
+            DEFAULT_SLOPE, target, "auto",
+        )
+    )
+
+
+def _quick(
+    kernel: Any,
+    features: Tensor,
+    coords: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    dilation: list[int],
+    spatial_shape: list[int] | None,
+    batch_size: int,
+    activation: str,
+) -> Tensor | None:
+    """The result, where all operands are as they usually are; else None, and the long way has words for it."""
+    if not features.is_cpu:
+        return None
+    points, inputs = as_array(coords, "coords", on_gpu=True), as_array(features, "features", on_gpu=True)
+    weights, rows = as_array(weight, "weight", on_gpu=True), points.shape[0]
+    if points.shape != (rows, 4) or points.dtype != "i32" or inputs.shape != (rows, weights.shape[4]):
+        return None
+    if weights.dtype != inputs.dtype:
+        return None
+    limits = _limits(batch_size, *(spatial_shape or ()))
+    biases = None if bias is None else api.check_bias(bias, weights.shape[0])
+    out: Tensor = api.convolve(
+        kernel, limits, coords, points, features, inputs, weight, weights, biases=biases
+    )
+    return out
+
+
+@functools.lru_cache(maxsize=512, typed=True)
+def _limits(batch_size: int, *spatial_shape: int) -> Any:
+    return api.check_limits(spatial_shape or None, batch_size)
+
+
+def clear() -> None:
+    """Forgets kernels."""
+    _kernels.clear()
 
 
 def sparse_conv3d(

@@ -91,7 +91,7 @@ def map_between(coords: Tensor, out_coords: Tensor, geometry: ConvGeometry, targ
     return SparseMap(coords, state), False
 
 
-def clear_maps() -> None:
+def clear() -> None:
     """Forgets all maps, and the kernels that they hold."""
     _states.clear()
     _request.cache_clear()

@@ -18,8 +18,8 @@ from spconv_compiler.arrays import address_of
 # Below this a block is not worth two calls into the system. Huge pages are marked whole: to split one costs a copy.
 LEAST = 1 << 22
 _HUGE = 1 << 21
-# A block serves a request of no less than four fifths of it.
-_SPARE = 5, 4
+# A block serves a request of no less than a quarter of it: the system may still take the pages that are left over.
+_SPARE = 4
 # Part of the machine's memory that may lie in kept blocks, if the system has no other use for it.
 _SHARE = 8
 
@@ -33,8 +33,8 @@ class LargeBlocks:
         self._most: int | None = None
 
     def take(self, nbytes: int) -> Any:
-        """The smallest kept block of about `nbytes` bytes, no fewer, contents undefined; or None."""
-        best, size = None, nbytes * _SPARE[0] // _SPARE[1] + 1
+        """The smallest kept block of `nbytes` bytes to _SPARE times as many, contents undefined; or None."""
+        best, size = None, nbytes * _SPARE + 1
         for block in tuple(self._blocks.values()):
             if nbytes <= block.nbytes < size:
                 best, size = block, block.nbytes
