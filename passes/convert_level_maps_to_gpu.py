@@ -1,4 +1,4 @@
-"""Lowers spconv.level_maps to ten kernels, or eight, however many levels and maps there are.
+"""Lowers spconv.level_maps to nine kernels, or eight, however many levels and maps there are.
 
 Before:
     "spconv.level_maps"(%coords, %places) {levels = […], maps = […]}

@@ -111,9 +111,9 @@ def subm_conv3d(
     points, inputs = check_coords(coords, on_gpu=True), as_array(features, "features", on_gpu=True)
     weights = as_array(weight, "weight", on_gpu=True)
     _check_operands(points, inputs, weights)
-    limits = _check_limits(spatial_shape, batch_size)
-    kernel = _find_kernel(
-        _Request(
+    limits = check_limits(spatial_shape, batch_size)
+    kernel = find_kernel(
+        Request(
             weights.shape,
             weight_layout,
             None if kernel_size is None else triple(kernel_size, "kernel_size"),
@@ -129,18 +129,43 @@ def subm_conv3d(
             schedule,
         )
     )
-    biases = None if bias is None else _check_bias(bias, kernel.options.c_out)
-    added = None
-    if residual is not None:
-        added = check_residual(residual, (points.shape[0], kernel.options.c_out), kernel.options.out_dtype)
-    out = empty_like_kind(features, (points.shape[0], kernel.options.c_out), kernel.options.out_dtype)
+    shape, out_type = (points.shape[0], kernel.options.c_out), kernel.options.out_dtype
+    biases = None if bias is None else check_bias(bias, shape[1])
+    added = None if residual is None else check_residual(residual, shape, out_type)
+    operands = (coords, points, features, inputs, weight, weights)
+    out = convolve(kernel, limits, *operands, layout=weight_layout, biases=biases, added=added)
+    return _guard_gradient(out, features, weight, bias, residual)
+
+
+def convolve(
+    kernel: Kernel,
+    limits: _Limits | None,
+    coords: Any,
+    points: Array,
+    features: Any,
+    inputs: Array,
+    weight: Any,
+    weights: Array,
+    *,
+    layout: str = "native",
+    biases: Array | None = None,
+    added: Array | None = None,
+) -> Any:
+    """The submanifold convolution of operands that are checked, each as it was given and as an array.
+
+    Raises:
+        InputError: operands lie in several places, or coords are out of range or repeat.
+        LaunchError: see subm_conv3d.
+    """
+    rows, options = points.shape[0], kernel.options
+    out = empty_like_kind(features, (rows, options.c_out), options.out_dtype)
     kernel = kernel.on(_place(inputs, points, weights, biases, added))
-    if points.shape[0] > 0:
+    if rows > 0:
         kernel, map_ = _map(kernel, coords, points, limits)
-        size, signature = kernel.options.kernel_size, kernel.pack_signature
-        packed = packed_weight(_weight_cache, kernel, signature, map_, weight, weights, weight_layout, size)
+        signature = kernel.pack_signature
+        packed = packed_weight(_weight_cache, kernel, signature, map_, weight, weights, layout, options.kernel_size)
         kernel.run(map_, packed, inputs, out.pointer, biases, added)
-    return _guard_gradient(out.source, features, weight, bias, residual)
+    return out.source
 
 
 def cached_map(
@@ -157,7 +182,7 @@ def cached_map(
     Args, Raises: as for subm_conv3d. Tensors on a GPU are not accepted.
     """
     points = check_coords(coords)
-    limits = _check_limits(spatial_shape, batch_size)
+    limits = check_limits(spatial_shape, batch_size)
     # Maps do not depend on channels: the narrowest convolution has the same kernels for them.
     options = compiler.conv_options(triple(kernel_size, "kernel_size"), 1, 1, dilation=dilation, target=target)
     if points.shape[0] == 0:
@@ -188,9 +213,10 @@ def clear_caches() -> None:
     compiler.clear_memory()
     calls.forget_captured()
     memory_pool.clear()
-    modules = sys.modules.get("spconv_compiler.pytorch.maps")
-    if modules is not None:
-        modules.clear_maps()
+    for name in ("maps", "calls"):
+        module = sys.modules.get(f"spconv_compiler.pytorch.{name}")
+        if module is not None:
+            module.clear()
 
 
 @functools.lru_cache(maxsize=256)
@@ -198,7 +224,7 @@ def _kernel(options: CompileOptions) -> Kernel:
     return load_conv(options)
 
 
-class _Request(NamedTuple):
+class Request(NamedTuple):
     """What a call asks of the compiler; equal requests are served by one kernel."""
 
     weight_shape: tuple[int, ...]
@@ -216,7 +242,7 @@ class _Request(NamedTuple):
     schedule: str
 
 
-def _find_kernel(request: _Request) -> Kernel:
+def find_kernel(request: Request) -> Kernel:
     try:
         return _kernel_for(request)
     except TypeError:
@@ -227,7 +253,7 @@ def _find_kernel(request: _Request) -> Kernel:
 
 
 @functools.lru_cache(maxsize=512)
-def _kernel_for(request: _Request) -> Kernel:
+def _kernel_for(request: Request) -> Kernel:
     """The kernel, with 32-bit keys."""
     kernel_size = kernel_of(request.weight_shape, request.layout, request.kernel_size)
     c_in, c_out = channels_of(request.weight_shape, request.layout)
@@ -263,7 +289,7 @@ def _check_operands(points: Array, inputs: Array, weights: Array) -> None:
         raise InputError(f"features are {inputs.dtype} but the weight is {weights.dtype}; accepted: equal dtypes")
 
 
-def _check_bias(bias: Any, c_out: int) -> Array:
+def check_bias(bias: Any, c_out: int) -> Array:
     """The bias as f32, which is what it is added in."""
     array = as_array(bias, "bias", on_gpu=True)
     if array.shape != (c_out,):
@@ -288,7 +314,7 @@ def _place(features: Array, *others: Array | None) -> int | None:
     return first
 
 
-def _check_limits(spatial_shape: Any, batch_size: Any) -> _Limits | None:
+def check_limits(spatial_shape: Any, batch_size: Any) -> _Limits | None:
     """(spatial_shape, batch_size) if either is given."""
     if spatial_shape is None and batch_size is None:
         return None

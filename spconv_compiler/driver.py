@@ -47,6 +47,10 @@ class KernelMap:
         default_factory=dict, init=False, repr=False, compare=False
     )
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Prepared runs hold addresses: a copy prepares its own.
+        return KernelMap, (self.rows, self.pairs, dict(self.symbols), dict(self.buffers))
+
     @property
     def nbytes(self) -> int:
         """Bytes of memory that the map holds; of the list of pairs, whose room is a guess, what is filled."""

@@ -212,6 +212,13 @@ CUDA: Variable[Path | None] = Variable(
     "the path of libcuda.so.1",
     "NVIDIA's driver library to use instead of the one in the loader's path.",
 )
+CUDA_OVERLAP: Variable[bool] = Variable(
+    "SPCONV_CUDA_OVERLAP",
+    _parse_switch,
+    _always(True),
+    _SWITCH,
+    "Let a kernel on an NVIDIA GPU be started while the one before it runs out.",
+)
 BUNDLE: Variable[Path | None] = Variable(
     "SPCONV_BUNDLE",
     _parse_path,
@@ -234,6 +241,7 @@ VARIABLES: tuple[Variable[object], ...] = (
     ROCM_PATH,
     HIP,
     CUDA,
+    CUDA_OVERLAP,
     BUNDLE,
 )
 

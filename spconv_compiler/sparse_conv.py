@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -232,7 +231,7 @@ def _convolve(name: str, map_: SparseMap, inverse: bool, operands: _Operands) ->
         raise InputError(f"features are {inputs.dtype} but the weight is {weights.dtype}; accepted: equal dtypes")
     channels = {"c_in": c_in, "c_out": c_out, "dtype": inputs.dtype, "out_dtype": out_dtype or inputs.dtype}
     more = {"bias": bias is not None, "residual": residual is not None, "schedule": schedule}
-    more |= dataclasses.asdict(ending)
+    more |= vars(ending)
     kernel = map_.kernel("conv", inverse=inverse, **channels, **more)
     biases = None if bias is None else check_bias(bias, c_out)
     added = None if residual is None else check_residual(residual, (out_rows, c_out), kernel.options.out_dtype)

@@ -56,6 +56,15 @@ def _shared_folder(factory: pytest.TempPathFactory, name: str) -> pathlib.Path:
     return folder
 
 
+@pytest.fixture
+def without_gradients() -> Iterator[None]:
+    """torch.no_grad() around a test."""
+    import torch
+
+    with torch.no_grad():
+        yield
+
+
 @pytest.fixture(scope="session")
 def loaded_shim(tmp_path_factory: pytest.TempPathFactory) -> Shim:
     """The HIP shim, built and loaded."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from spconv_compiler import bundle
-from spconv_compiler.bench import gpu, gpu_layer, gpu_net, gpu_report
+from spconv_compiler.bench import gpu, gpu_calls, gpu_layer, gpu_net, gpu_report
 from spconv_compiler.bench.gpu_contenders import PEERS
 from spconv_compiler.compiler import conv_options
 from spconv_compiler.network.recipes import evaluate
@@ -48,6 +49,27 @@ def test_a_graph_of_ours_is_no_peer_and_keeps_no_map() -> None:
     lines = gpu_report.notes(result)
     assert "wall time, map built: fastest peer over our graph 12.00 in geometric mean, 12.00 to 12.00" in lines
     assert not any("map kept: fastest peer over our graph" in line for line in lines)
+
+
+def test_time_that_two_operations_share_is_the_earlier_ones() -> None:
+    """A kernel that begins early and waits counts from the end of the one before it; a hole counts for nobody."""
+    given = [("b", 4, 12), ("a", 0, 10), ("inside", 5, 9), ("c", 20, 21.5)]
+    events = [SimpleNamespace(name=name, time_range=SimpleNamespace(start=at, end=to)) for name, at, to in given]
+    assert gpu.own_times(events) == [("a", 10), ("b", 2), ("inside", 0), ("c", 1.5)]
+    assert gpu.own_times([]) == []
+
+
+def test_steps_of_a_call_are_medians_of_runs_that_are_alike() -> None:
+    runs = [[("record", 1e-6), ("return", 3e-6)], [("is_current", 1e-6)], [("record", 2e-6), ("return", 8e-6)]]
+    assert gpu_calls._steps([*runs, [("record", 6e-6), ("return", 4e-6)]]) == [("record", 2.0), ("return", 4.0)]
+    row = {"frame": "f", "channels": 64, "way": "in front", "gpu_us": {"kernel": 7.0, "gaps": 2.0}}
+    modes = {"alone": 100.4, "in turns": 130.0}
+    row |= {"wall_us": modes, "returns_us": modes, "steps_us": {"alone": [("return", 12.0)]}}
+    columns, cells = gpu_calls.table({"rows": [row]})
+    assert cells == [["f", "64", "in front", "100", "100", "130", "130", "9", "2"]] and len(columns) == len(cells[0])
+    assert list(gpu_calls.notes({"rows": [row]})) == [
+        "f, C = 64, in front, alone: return 12", "  GPU: kernel 7.0, gaps 2.0"
+    ]
 
 
 def test_the_floor_is_the_slower_of_product_and_copy() -> None:

@@ -142,3 +142,15 @@ def test_memory_is_measured() -> None:
 def test_a_failing_process_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SpconvError, match="measuring the memory of second in a new process failed: "):
         net_child.measure(net="second", frame="missing.npz", dtype="f32", mode="eager", threads=1)
+
+
+def test_layers_are_compared_with_their_functions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    assert main(["net", "--layers", "--runs", "1"]) == 0
+    rows = json.loads((tmp_path / "spconv-bench-net.json").read_text())["layers"]
+    assert {row["layer"] for row in rows} >= {"SubMConv3d", "SubMConv3d, key", "SparseConv3d", "SparseInverseConv3d"}
+    for row in rows:
+        assert 0 < row["functional_us"] < 1e5 and abs(row["layer_us"] - row["functional_us"]) < 1e5
+    printed = capsys.readouterr().out
+    assert "added µs" in printed and "512" in printed
+    assert torch.get_num_threads() == threads

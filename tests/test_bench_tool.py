@@ -134,6 +134,34 @@ def test_peer_takes_turns_and_ratios_are_of_the_same_rounds(
     assert "f32 of spconv with as many threads / our bf16: " in printed and "0 of 6 results differ" in printed
 
 
+@pytest.mark.parametrize("threads, setting", [("same", "spconv"), ("one", "spconv_one_thread")])
+def test_the_peer_can_be_measured_in_one_setting(
+    threads: str, setting: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = fake_spconv(monkeypatch)
+    command = ["cpu", *TINY, "--peer", "spconv", "--peer-threads", threads, "--no-processes", "--runs", "1"]
+    assert main(command) == 0
+    found, printed = results(), capsys.readouterr().out
+    assert asked == ["built"] * 2 + ["built", "cached"]
+    for row in found["rows"]:
+        assert {"spconv", "spconv_one_thread"} & set(row) == {setting}
+    mean = found["summary"]["bf16"]
+    assert mean["faster_built"] == mean[f"{setting}_built"] and "the faster of these" not in printed
+    ratios = [goal for goal in found["goals"] if goal["name"].startswith("spconv f32")]
+    # The goals are about as many threads.
+    assert [goal["reached"] is not None for goal in ratios] == [threads == "same"] * 4
+    assert printed.count("needs --peer spconv") == (0 if threads == "same" else 4) and "goals: " in printed
+
+
+def test_long_widths_have_three_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    coords = torch.zeros((3, 4), dtype=torch.int32)
+    for seconds, rounds in ((0.0, 3), (1e9, 7)):
+        monkeypatch.setattr(cpu, "_WIDTH_SECONDS", seconds)
+        entry = cpu._Contestant(lambda coords, features: coords, lambda coords, features: coords, None)
+        cpu._take_turns({"a": entry}, coords, 7)
+        assert len(entry.built_ms) == len(entry.cached_ms) == rounds
+
+
 def test_wrong_runs_of_the_peer_are_counted_not_blamed_on_us(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +231,9 @@ def test_a_missing_peer_says_how_to_install_it(
         (["cpu", "--channels", "0"], 2, "accepted: a whole number, at least 1"),
         (["cpu", "--dtypes", "f64"], 2, "invalid choice: 'f64'"),
         (["cpu", "--peer", "magic"], 2, "invalid choice: 'magic'"),
+        (["cpu", "--peer-threads", "same"], 1, "accepted: beside --peer spconv, and without --maps"),
+        (["cpu", "--maps", "--peer", "spconv", "--peer-threads", "one"], 1, "accepted: beside --peer spconv, and"),
+        (["cpu", "--peer", "spconv", "--peer-threads", "two"], 2, "invalid choice: 'two'"),
         (["cpu", "--frames", "mars"], 1, "unknown frame 'mars'; accepted: nuscenes-l0"),
         (["cpu", "--frames", "semantickitti", "--data", "nowhere"], 1, "000000.bin: cannot be read"),
         (["cpu", "--out", "nowhere/o.json"], 1, "nowhere/o.json: cannot be written"),

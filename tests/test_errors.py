@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import pytest
 
+import spconv_compiler as sc
 from spconv_compiler import errors
 from spconv_compiler.errors import CompileError, Rejection, ScheduleError
 
@@ -32,6 +34,15 @@ def test_every_error_can_be_caught_at_once_and_is_explained() -> None:
     for _, class_ in inspect.getmembers(errors, inspect.isclass):
         if issubclass(class_, Exception) and not issubclass(class_, Warning):
             assert issubclass(class_, errors.SpconvError) and inspect.getdoc(class_)
+
+
+def test_what_public_functions_raise_is_public() -> None:
+    stated: set[str] = set()
+    for name in sc.__all__:
+        raises = (inspect.getdoc(getattr(sc, name)) or "").partition("Raises:")[2]
+        stated |= set(re.findall(r"\b[A-Z]\w+Error\b", raises))
+    assert {"InputError", "CompileError", "LaunchError", "ToolchainError"} <= stated <= set(sc.__all__)
+    assert all(getattr(sc, name) is getattr(errors, name) for name in stated)
 
 
 def test_text_of_a_compile_error() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +110,13 @@ def test_raw_file_of_another_type_is_seen_by_its_values(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(points.tobytes())
     with pytest.raises(InputError, match=r"coordinates up to .* give columns= and dtype="):
         read_points(tmp_path / "a.bin")
+    # Nor when the caller, or a preset, says only how many columns there should be.
+    with pytest.raises(InputError, match=r"read as raw 5 x float32 it has coordinates up to"):
+        read_points(tmp_path / "a.bin", columns=5)
+    (grid(2, 4) + 1e6).astype("<f4").tofile(tmp_path / "far.bin")
+    with pytest.raises(InputError, match="no sensor sees"):
+        read_points(tmp_path / "far.bin")
+    assert len(read_points(tmp_path / "far.bin", dtype="float32")) == 2
     np.full((4, 4), np.nan, np.float32).tofile(tmp_path / "nan.bin")
     with pytest.raises(InputError, match=r"none of its 4 rows"):
         read_points(tmp_path / "nan.bin")
@@ -191,6 +199,17 @@ def test_damaged_archives_never_escape_as_another_error(tmp_path: Path) -> None:
                 refused += 1
                 assert f"bad-{name}" in str(error)
     assert refused > 100
+
+
+def test_files_of_one_kind_under_the_name_of_another(tmp_path: Path) -> None:
+    np.save(tmp_path / "one.npy", grid(4, 4))
+    (tmp_path / "one.npy").rename(tmp_path / "one.npz")
+    with pytest.raises(InputError, match=r"is a single \.npy array, not an \.npz archive; rename it"):
+        read_points(tmp_path / "one.npz")
+    with zipfile.ZipFile(tmp_path / "text.npz", "w") as archive:
+        archive.writestr("points", "1 2 3")
+    with pytest.raises(InputError, match=r"text\.npz: 'points' is no array; accepted: archives that numpy"):
+        read_points(tmp_path / "text.npz")
 
 
 def test_pickles_are_not_executed(tmp_path: Path) -> None:

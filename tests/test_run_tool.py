@@ -97,6 +97,10 @@ def test_raw_layout_is_given_by_options(capsys: pytest.CaptureFixture[str]) -> N
     assert "raw 5 x float16" in capsys.readouterr().out
     assert main([str(scan("six.bin", points(columns=6))), "--preset", "scannet", *FAST, "--no-output"]) == 0
     assert "raw 6 x float32" in capsys.readouterr().out
+    # The columns of a preset are a guess: the values still have to be those of a scan.
+    halves = scan("halves.bin", points(columns=5).astype(np.float16))
+    assert main([str(halves), "--preset", "nuscenes", *FAST, "--no-output"]) == 1
+    assert "no sensor sees" in capsys.readouterr().err
 
 
 def test_npz_key(capsys: pytest.CaptureFixture[str]) -> None:
@@ -271,6 +275,16 @@ def test_unwritable_folder(capsys: pytest.CaptureFixture[str]) -> None:
     assert "is not writable" in capsys.readouterr().err
 
 
+def test_a_cache_that_cannot_be_used_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("taken").write_text("a file")
+    monkeypatch.setenv("SPCONV_CACHE_DIR", "taken")
+    monkeypatch.setenv("SPCONV_CACHE", "on")
+    done = subprocess.run(**command(str(scan()), *FAST, "--no-output"), text=True, capture_output=True)
+    assert done.returncode == 0
+    line, rest = done.stderr.split("\n", 1)
+    assert line.startswith("spconv-run: warning: compiled kernels cannot be kept in ") and rest == ""
+
+
 def test_a_full_disk_leaves_the_old_file(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def full(file: Any, **arrays: Any) -> None:
         file.write(b"half a file")
@@ -292,6 +306,16 @@ def test_demo_in_a_pipe_needs_no_torch_and_has_no_control_codes() -> None:
     assert Path("demo-features.npz").is_file()
     refused = subprocess.run(**command(*demo, "--dtype", "bf16", program=program), text=True, capture_output=True)
     assert refused.returncode == 1 and "dtype bf16 needs torch" in refused.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams(closed: str) -> None:
+    """As a service may be started: the work is done all the same."""
+    scan()
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$0" -c "$1" scan.bin {" ".join(FAST)} --out o.npz {closed}', sys.executable, PROGRAM]
+    )
+    assert done.returncode == 0 and Path("o.npz").is_file()
 
 
 def test_a_terminal_without_arrows() -> None:

@@ -93,7 +93,7 @@ def changed(target: Target, **facts: object) -> Target:
         ("pairs_m16", V3, {}, "it is for waves of a GPU, and x86-64-v3 has none"),
         ("pairs_m16", GFX950, {"taps": 729}, "the kernel has 729 taps; at most 343 (7×7×7)"),
         ("pairs_m16", changed(GFX950, dtypes=("f16",)), {}, "features are bf16; gfx950 has matrix instructions here"),
-        ("pairs_m16", changed(GFX950, mma=()), {}, "features are bf16; gfx950 has matrix instructions here"),
+        ("pairs_m16", changed(GFX950, mma=()), {}, "features are bf16; gfx950 has matrix instructions here for no "),
         ("pairs_m16", changed(GFX950, atomics=()), {}, "gfx950 has no atomic fadd of f32"),
         ("pairs_m16", changed(GFX950, atomics=(("fadd", "f32"),)), {}, "gfx950 has no atomic umin of i32"),
         ("pairs_m16", GFX950, {"c_in": 8192, "c_out": 16384, "taps": 343}, "the packed weights take"),

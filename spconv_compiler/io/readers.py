@@ -63,7 +63,8 @@ def read_points(
     """Reads one point cloud; the format follows from the file's name.
 
     columns, dtype: the layout of a raw file ("float16", "float32" or "float64", little-endian), where the
-    name's own rule is wrong, e.g. columns=5, dtype="float16". Not accepted for .npy and .npz.
+    name's own rule is wrong, e.g. columns=5, dtype="float16". Not accepted for .npy and .npz. Where dtype is
+    given, the values may be of any size.
     key: which array of an .npz file to read.
 
     Raises InputError for a missing, unreadable, empty, truncated or corrupt file, a folder, object arrays,
@@ -122,7 +123,8 @@ def _read_raw(file: Path, columns: int | None, dtype: str | None) -> PointCloud:
         raise InputError(_truncated_message(file, len(data), n_columns, type_name, row_bytes))
     rows = np.frombuffer(data, dtype=stored).reshape(-1, n_columns)
     cloud = _point_cloud(rows, file, f"raw {n_columns} x {type_name}")
-    if not overridden:
+    # Who names the type has looked; columns alone may come from a data set that the file only seems to be of.
+    if dtype is None:
         _require_sensor_range(cloud, file)
     return cloud
 
@@ -165,11 +167,15 @@ def _load_npy(file: Path) -> Any:
 
 def _load_npz(file: Path, key: str | None) -> tuple[str, Any]:
     try:
-        with np.load(file, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise InputError(f"{file}: is a single .npy array, not an .npz archive; rename it to .npy")
+        opened = np.load(file, allow_pickle=False)
+        if not isinstance(opened, np.lib.npyio.NpzFile):
+            raise InputError(f"{file}: is a single .npy array, not an .npz archive; rename it to .npy")
+        with opened as archive:
             chosen = _choose_key(file, archive.files, key)
-            return chosen, archive[chosen]
+            array = archive[chosen]
+        if not isinstance(array, np.ndarray):  # numpy gives the bytes of a member that is no .npy file
+            raise InputError(f"{file}: {chosen!r} is no array; accepted: archives that numpy.savez wrote")
+        return chosen, array
     except InputError:
         raise
     except Exception as error:

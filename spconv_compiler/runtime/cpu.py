@@ -43,10 +43,10 @@ class Block:
 
     def __del__(self) -> None:
         # A block that could not be allocated has no storage; at exit, modules may be gone.
-        storage = getattr(self, "_storage", None)
-        if storage is not None and memory_pool is not None:
-            self._storage = None
-            memory_pool.give(storage)
+        holder = [getattr(self, "_storage", None)]
+        self._storage = None
+        if holder[0] is not None and memory_pool is not None:
+            memory_pool.give(holder)
 
     def buffer(self, dtype: str, count: int, place: int) -> CpuBuffer:
         """A part as a buffer, `place` bytes behind the start, a multiple of ALIGNMENT; the block lives as long."""
@@ -93,6 +93,10 @@ class CpuBuffer:
         self._block = Block(self.nbytes)
         self.pointer = self._block.pointer
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # A copy has memory of its own: an address is worth nothing in another process, and here only while this lives.
+        return _filled, (self.dtype, self.count, self._block.bytes_at(self.pointer, self.nbytes).tobytes())
+
     def word(self, index: int) -> int:
         """An element of an i64 buffer, faster than by `array`."""
         return ctypes.c_int64.from_address(self.pointer + 8 * index).value
@@ -101,6 +105,12 @@ class CpuBuffer:
         """The contents; bf16 as uint16."""
         kinds = {"f32": np.float32, "i32": np.int32, "i64": np.int64, "bf16": np.uint16, "f16": np.float16}
         return self._block.bytes_at(self.pointer, self.nbytes).view(kinds[self.dtype])
+
+
+def _filled(dtype: str, count: int, contents: bytes) -> CpuBuffer:
+    buffer = CpuBuffer(dtype, count)
+    ctypes.memmove(buffer.pointer, contents, buffer.nbytes)
+    return buffer
 
 
 class CpuModule:

@@ -1,9 +1,10 @@
 """Host memory that kernels have used, kept for the next ones.
 
 The system gives a process zeroed pages, and asking for a page costs as much as computing what goes into it: building a
-map of a hundred thousand voxels took a third longer. Blocks are kept in classes of size, eight to the octave, and no
-more than _MOST_KEPT bytes of them; what is large and finds no room there is kept so that the system may take it
-(large_blocks.py). Small blocks are left to the allocator.
+map of a hundred thousand voxels took a third longer. Blocks are kept in classes of size, and no more than _MOST_KEPT
+bytes of them; what is large and finds no room there is kept so that the system may take it (large_blocks.py). There are
+eight classes to the octave, and two among large blocks: what nobody writes to takes no memory, and the maps of a
+network, one after another, find room in each other's. Small blocks are left to the allocator.
 """
 
 from __future__ import annotations
@@ -21,8 +22,15 @@ from spconv_compiler.runtime.large_blocks import LEAST, LargeBlocks
 Block = npt.NDArray[np.uint8]
 
 _LEAST, _MOST, _MOST_KEPT = 1 << 16, 1 << 25, 1 << 25
-# References to a block that nobody else sees: of the caller's variable, and of the argument of getrefcount.
-_OWN_REFERENCES = 3
+
+
+def _alone() -> int:
+    """What getrefcount says of an object that only a local variable holds: Python versions differ."""
+    block = np.empty(0, np.uint8)
+    return sys.getrefcount(block)
+
+
+_OWN_REFERENCES = _alone()
 
 _kept: dict[int, list[Block]] = {}
 _bytes = 0
@@ -45,7 +53,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def take(nbytes: int) -> Block:
-    """A block of at least `nbytes` bytes, contents undefined.
+    """A block of at least `nbytes` bytes, contents undefined: a kept one up to half as large again, or a new one.
 
     Raises:
         MemoryError, ValueError: there is not as much memory, or address space.
@@ -55,19 +63,27 @@ def take(nbytes: int) -> Block:
         return np.empty(nbytes, np.uint8)
     size = _rounded(nbytes)
     with _lock:
-        blocks = _kept.get(size)
-        if blocks:
-            _bytes -= size
-            return blocks.pop()
+        found = size
+        while found <= size * 3 // 2 and found <= _MOST:
+            blocks = _kept.get(found)
+            if blocks:
+                _bytes -= found
+                return blocks.pop()
+            found = _rounded(found + 1)
         large: Block | None = _large.take(size) if size >= LEAST else None
     if large is not None:
         return large
     return np.empty(size, np.uint8)
 
 
-def give(block: Any) -> None:
-    """Keeps a block for another `take`, unless an array still shares its memory. The caller must forget it."""
+def give(holder: list[Any]) -> None:
+    """Keeps the block in a list of one for another `take`, unless something but the list still holds it.
+
+    An array that shares its memory does. (The block is no argument: whether a frame's arguments are held by its caller
+    too depends on who evaluates frames; torch.compile does so for all that runs in a compiled call.)
+    """
     global _bytes
+    block = holder.pop()
     size = block.nbytes
     if size < _LEAST or size != _rounded(size) or sys.getrefcount(block) > _OWN_REFERENCES:
         return
@@ -90,8 +106,8 @@ def clear() -> None:
 
 
 def _rounded(nbytes: int) -> int:
-    """The size of the class that `nbytes` is in: a multiple of an eighth of the octave."""
+    """The size of the class that `nbytes` is in: a multiple of an eighth of the octave, of half of it if large."""
     if nbytes < _LEAST or nbytes > _MOST:
         return nbytes
-    step = 1 << (nbytes - 1).bit_length() - 4
+    step = 1 << (nbytes - 1).bit_length() - (4 if nbytes < LEAST else 2)
     return -(-nbytes // step) * step

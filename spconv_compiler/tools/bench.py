@@ -1,7 +1,7 @@
 """spconv-bench: measures this compiler's kernels on this machine and writes the figures as JSON.
 
     spconv-bench cpu                   all frames and widths
-    spconv-bench cpu --peer spconv     beside spconv's CPU wheel, in the same run
+    spconv-bench cpu --peer spconv     beside spconv's CPU wheel, in the same run: what has to be reached, and what is
     spconv-bench cpu --maps            from coordinates to pairs alone, submanifold and strided; also with --peer spconv
     spconv-bench scaling               time and memory of maps as the number of voxels doubles; table and plot
     spconv-bench cpu --quick           a minute instead of a quarter of an hour
@@ -79,6 +79,11 @@ def _add_cpu(commands: Any) -> None:
     cpu = commands.add_parser("cpu", help="submanifold 3x3x3 convolutions on this host's cores")
     cpu.add_argument("--maps", action="store_true", help="only maps: submanifold and strided, on more frames")
     cpu.add_argument("--peer", choices=("spconv",), help="measure spconv's CPU wheel in the same rounds")
+    cpu.add_argument(
+        "--peer-threads",
+        choices=("both", "same", "one"),
+        help="of the peer: as many as ours, one, or one after the other (default: both)",
+    )
     cpu.add_argument("--frames", nargs="+", metavar="NAME", help="voxel sets (default: the real ones where present)")
     cpu.add_argument("--channels", nargs="+", type=positive, metavar="C", help=f"widths (default: {_CHANNELS})")
     cpu.add_argument("--dtypes", nargs="+", choices=("f32", "bf16", "f16"), default=["f32", "bf16"], metavar="DTYPE")
@@ -109,7 +114,10 @@ def _add_sim(commands: Any) -> None:
         type=positive,
         metavar="C",
         help="instead: the chosen schedule (or --schedule) beside pairs_m16 on all frames, what it should reach "
-        "(default: C = 32 to 512; --frame pr942: the shapes of that pull request alone; an hour)",
+        "(default: C = 32 to 512; --frame pr942 or pr942-32371-4.2: shapes of that pull request alone; an hour)",
+    )
+    sim.add_argument(
+        "--read", nargs="+", type=Path, metavar="FILE", help="with --goals: one table of what earlier runs have written"
     )
     sim.add_argument("--frame", metavar="NAME", help="voxel set (default: the ten-sweep frame, or a generated one)")
     sim.add_argument("--schedule", default="auto", metavar="NAME", help="of the gemm (default: the chosen one)")
@@ -128,6 +136,8 @@ def _add_sim(commands: Any) -> None:
 
 
 def _cpu(arguments: argparse.Namespace) -> int:
+    if arguments.peer_threads is not None and (arguments.maps or arguments.peer is None):
+        raise InputError("--peer-threads is given; accepted: beside --peer spconv, and without --maps")
     if arguments.maps:
         return run_maps(arguments)
     out = check_writable(arguments.out)
@@ -164,6 +174,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         data=data,
         shuffle=arguments.shuffle,
         peer=arguments.peer is not None,
+        peer_threads=arguments.peer_threads or "both",
         processes=not arguments.no_processes,
     )
 
@@ -180,6 +191,8 @@ def _check_sim(arguments: argparse.Namespace) -> None:
     if arguments.goals is not None and arguments.schedules:
         names = " ".join(arguments.schedules)
         raise InputError(f"--goals and --schedules {names} are given; accepted with --goals: --schedule NAME")
+    if arguments.read and arguments.goals is None:
+        raise InputError("--read is given without --goals; accepted: both")
 
 
 def _sim(arguments: argparse.Namespace) -> int:
@@ -251,7 +264,7 @@ _COMMANDS = {"cpu": _cpu, "sim": _sim, "scaling": run_scaling, "net": run_net, "
 
 
 def _print(result: dict[str, Any]) -> None:
-    from spconv_compiler.bench import report
+    from spconv_compiler.bench import cpu_goals, report
 
     host = result["machine"]
     say(f"{host['cpu']}, {host['level']}, {host['threads']} of {host['cores']} cores, {host['memory_mb']:,} MB")
@@ -261,6 +274,10 @@ def _print(result: dict[str, Any]) -> None:
     say("\ntimes in ms, medians; first: compile, map, pack, convolve; built, cached: the kernel map\n")
     for line in report.notes(result):
         say(line)
+    found = cpu_goals.goals(result)
+    say()
+    print_table(*cpu_goals.table(found), left=2)
+    say(cpu_goals.summary_line(found))
 
 
 if __name__ == "__main__":

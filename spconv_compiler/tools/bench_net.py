@@ -31,6 +31,7 @@ def add_net(commands: Any) -> None:
     net.add_argument("--threads", type=positive, help="of everyone (default: SPCONV_NUM_THREADS, then all cores)")
     net.add_argument("--no-compiled", action="store_true", help="only eager modules, no network compiled as one")
     net.add_argument("--no-processes", action="store_true", help="leave out memory")
+    net.add_argument("--layers", action="store_true", help="what an eager layer costs beside its function; no network")
     net.add_argument("--tiny", action="store_true", help="some hundred generated voxels instead of a real frame")
     net.add_argument("--data", type=Path, metavar="DIR", help="point clouds (default: shared/data beside the checkout)")
     net.add_argument(
@@ -42,6 +43,8 @@ def run_net(arguments: argparse.Namespace) -> int:
     """Measures, prints and writes; returns the exit code."""
     out = check_writable(arguments.out)
     need_torch("spconv-bench net")
+    if arguments.layers:
+        return _run_layers(arguments.runs, out)
     from spconv_compiler.bench import frames, net, net_report
 
     settings = net.Settings(
@@ -70,3 +73,19 @@ def run_net(arguments: argparse.Namespace) -> int:
     say(f"results → {out}")
     own = [row for row in rows if row["contestant"] not in (net.PEER, net.PEER_ONE)]
     return 0 if all(row["check"]["ok"] for row in own) else FAILURE
+
+
+def _run_layers(runs: int, out: Path) -> int:
+    from spconv_compiler.bench import layers
+
+    rows = layers.measure(20 * runs)
+    text = json.dumps({"layers": rows}, indent=1).encode()
+    write_whole(out, lambda file: file.write(text))
+    cells = [
+        [row["layer"], str(row["rows"]), *(f"{row[name]:.1f}" for name in ("functional_us", "layer_us", "added_us"))]
+        for row in rows
+    ]
+    print_table(["layer", "voxels", "function µs", "layer µs", "added µs"], cells)
+    say(f"processor time on one core, kernels included, maps kept; medians of {20 * runs} rounds in turns")
+    say(f"results → {out}")
+    return 0

@@ -1,9 +1,10 @@
-"""`spconv-bench sim --schedules`: counts gemm schedules side by side, prints a table and writes JSON."""
+"""`spconv-bench sim --schedules` and `--goals`: counts gemm schedules side by side, prints a table and writes JSON."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,8 @@ def run_schedules(arguments: argparse.Namespace) -> int:
 def _run_goals(arguments: argparse.Namespace, data: Path, out: Path) -> int:
     from spconv_compiler.bench import sim_goals
 
+    if arguments.read:
+        return _report(_read(arguments.read), arguments.dtype, out)
     found = sim_goals.cases(data, arguments.frame, arguments.goals or sim_goals.WIDTHS)
     threads, rows = arguments.threads or env.NUM_THREADS.get(), list[dict[str, Any]]()
     with progress_bar(len(found)) as step:
@@ -78,8 +81,30 @@ def _run_goals(arguments: argparse.Namespace, data: Path, out: Path) -> int:
         for row in measured:
             rows.append(row)
             # A later case may fail: what was measured stays.
-            text = json.dumps({"format": 1, "dtype": arguments.dtype, "rows": rows}, indent=1).encode()
-            write_whole(out, lambda file, text=text: file.write(text))  # type: ignore[misc]
+            _write(rows, arguments.dtype, out)
+    return _report(rows, arguments.dtype, out)
+
+
+def _read(files: Sequence[Path]) -> list[dict[str, Any]]:
+    """The cases of results that were written one by one, each to be judged anew."""
+    rows = list[dict[str, Any]]()
+    for file in files:
+        try:
+            rows += json.loads(file.read_text())["rows"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"--read {file}: {error!r}; accepted: files that --goals has written") from error
+    return rows
+
+
+def _write(rows: Sequence[Mapping[str, Any]], dtype: str, out: Path) -> None:
+    text = json.dumps({"format": 1, "dtype": dtype, "rows": rows}, indent=1).encode()
+    write_whole(out, lambda file: file.write(text))
+
+
+def _report(rows: Sequence[Mapping[str, Any]], dtype: str, out: Path) -> int:
+    from spconv_compiler.bench import sim_goals
+
+    _write([{**row, "reached": sim_goals.reached(row)} for row in rows], dtype, out)
     print_table(*sim_goals.table(rows))
     say("\ncounted on the simulator; times modelled, never measured on gfx950; (no goal there), ! missed")
     for line in sim_goals.notes(rows):

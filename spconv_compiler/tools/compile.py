@@ -35,7 +35,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="spconv-compile", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="spconv-compile",
+        description="Compiles a convolution, given by numbers or as IR text, down to the level asked for.",
+    )
     parser.add_argument("file", nargs="?", help="IR text at level spconv ('-' for stdin); instead of --kernel …")
     parser.add_argument("--emit", choices=EMIT, default="object", help="what to print (default: object)")
     parser.add_argument("--target", default=None, help=f"one of {', '.join(target_names())} (default: SPCONV_TARGET)")
@@ -154,7 +157,7 @@ def _from_text(arguments: argparse.Namespace, target: Target) -> str | bytes:
             from spconv_compiler.codegen_gpu import emit_isa
 
             return emit_isa(module, target)
-        code, isa, _ = _generate(module, target, runner)
+        code, isa, _ = _generate(module, target, runner, {})
         if arguments.emit == "object":
             return code
         if arguments.emit == "isa" and isa is not None:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import io
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from spconv_compiler.errors import InputError, SpconvError
+from spconv_compiler.errors import CacheWarning, InputError, SpconvError
 
 USAGE, FAILURE, INTERRUPTED = 2, 1, 130
 
@@ -25,12 +27,14 @@ def guarded(tool: str, run: Callable[[], int], *, bad_input: int = FAILURE) -> i
 
     `bad_input` is the code for an InputError.
     """
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         # A terminal or pipe that cannot show an arrow gets a question mark instead of a UnicodeEncodeError.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     try:
-        code = run()
+        with _plain_warnings(tool):
+            code = run()
         sys.stdout.flush()
         return code
     except InputError as error:
@@ -53,6 +57,32 @@ def guarded(tool: str, run: Callable[[], int], *, bad_input: int = FAILURE) -> i
     return FAILURE
 
 
+def _open_closed_streams() -> None:
+    """A program started with a closed stream, as by `>&-`, has None in its place: what goes there is dropped."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))
+
+
+@contextlib.contextmanager
+def _plain_warnings(tool: str) -> Iterator[None]:
+    """Shows this package's warnings as lines of the tool: a place in its Python code says nothing to its user."""
+    shown = warnings.formatwarning
+
+    def formatted(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        if category is CacheWarning:
+            return f"{tool}: warning: {message}\n"
+        return shown(message, category, filename, lineno, line)
+
+    warnings.formatwarning = formatted
+    try:
+        yield
+    finally:
+        warnings.formatwarning = shown
+
+
 def say(text: str = "") -> None:
     """Prints a line. Once the reader has gone (`| head`), lines are dropped and the work goes on."""
     try:
@@ -63,7 +93,9 @@ def say(text: str = "") -> None:
 
 def _drop_output() -> None:
     """What is still buffered goes nowhere; Python would complain about it at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    # Where stdout is no file, as in a notebook, nothing is buffered that could fail.
+    with contextlib.suppress(io.UnsupportedOperation):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:

@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     network.add_argument("--dtype", choices=DTYPES, default="f32", help="of features and weights (default: f32)")
     network.add_argument(
-        "--target", help="cpu, auto, gfx950, gfx950-sim or an x86-64 level (default: SPCONV_TARGET, then auto)"
+        "--target", help="cpu, auto, gfx950, gfx950-sim, sm_90 or an x86-64 level (default: SPCONV_TARGET, then auto)"
     )
     network.add_argument("--seed", type=_seed, default=0, help="of the weights and the --demo scan (default: 0)")
     network.add_argument(

@@ -1,0 +1,36 @@
+"""No room for temporary files: an error that names the folder, where LLVM would end the process."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+import spconv_compiler as sc
+from spconv_compiler.scratch_room import LEAST, require_room
+
+_Usage = namedtuple("_Usage", "total used free")
+
+
+@pytest.mark.parametrize("target", ["cpu", "gfx950", "sm_90"])
+def test_a_full_folder(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPCONV_CACHE", "off")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    free = LEAST - 1
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: _Usage(2 * LEAST, 2 * LEAST - free, free))
+    with pytest.raises(sc.ToolchainError, match=rf"{tmp_path}, has {free:,} bytes free; accepted: at least .* TMPDIR"):
+        sc.compile_conv(1, 2, 3, dtype="bf16", target=target)
+    free = LEAST
+    assert sc.compile_conv(1, 2, 3, dtype="bf16", target=target).object
+
+
+def test_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", missing)
+    with pytest.raises(sc.ToolchainError, match="no folder for temporary files: .*No usable temporary directory"):
+        require_room()
