@@ -71,3 +71,12 @@ def test_what_was_left_out_is_neither_reached_nor_missed() -> None:
     _, cells = cpu_goals.table(found)
     assert [line[-1] for line in cells] == ["not measured"] * 10 + ["reached"]
     assert cpu_goals.summary_line(found) == "goals: 1 of 11 reached, 0 missed, 10 not measured"
+
+
+def test_a_compilation_that_failed_has_missed_its_goal() -> None:
+    result = reaching()
+    result["compile"][2] = {"target": "gfx950", "failed": "no linker"}
+    missed = [goal for goal in cpu_goals.goals(result) if not goal.reached]
+    assert [(goal.name, goal.found) for goal in missed] == [
+        ("compile one convolution, gfx950, cold", "failed: no linker")
+    ]

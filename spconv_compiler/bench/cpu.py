@@ -28,6 +28,7 @@ from spconv_compiler.bench.machine import machine, versions
 from spconv_compiler.bench.peer import SpconvPeer, load_spconv, set_threads
 from spconv_compiler.bench.report import KINDS
 from spconv_compiler.bench.verify import Judge, relative_difference
+from spconv_compiler.errors import SpconvError
 
 # Other runtimes' threads spin for a while after their work; let them go to sleep before the next turn.
 _SETTLE_SECONDS = 0.005
@@ -285,25 +286,30 @@ def _small_call_us(channels: int, calls: int = 1000) -> float:
 
 
 def _measure_processes(settings: Settings, scratch: Path) -> dict[str, Any]:
-    """Import and compilation, each in new processes; medians of `repeats`."""
-    repeats = 3 if settings.runs >= 5 else 1
+    """Import and compilation, each in new processes; medians of `repeats`.
+
+    What fails is kept beside what does not: by then an hour of other figures may have been taken.
+    """
+    repeats = 3
     imports = [child.import_time() for _ in range(repeats)]
     compiled = []
     for target, dtype in (("cpu", "f32"), ("cpu", "bf16"), ("gfx950", "bf16")):
         for channels in sorted({min(settings.channels), max(settings.channels)}):
-            compiled.append(_measure_compilation(target, dtype, channels, repeats, scratch))
+            given: dict[str, Any] = {"target": target, "dtype": dtype, "channels": channels}
+            try:
+                compiled.append({**given, **_measure_compilation(given, repeats, scratch)})
+            except SpconvError as error:
+                compiled.append({**given, "failed": str(error)})
     return {"import": {**imports[0], "ms": _median(imports, "ms")}, "compile": compiled}
 
 
-def _measure_compilation(target: str, dtype: str, channels: int, repeats: int, scratch: Path) -> dict[str, Any]:
-    given: dict[str, Any] = {"target": target, "dtype": dtype, "channels": channels}
+def _measure_compilation(given: dict[str, Any], repeats: int, scratch: Path) -> dict[str, Any]:
     cold, warm = [], []
     for index in range(repeats):
-        cache = str(scratch / f"compile-{target}-{dtype}-{channels}-{index}")
+        cache = str(scratch / "-".join(["compile", *map(str, given.values()), str(index)]))
         cold.append(child.measure("compile_cold", **given, cache_dir=cache))
         warm.append(child.measure("compile_from_disk", **given, cache_dir=cache))
     return {
-        **given,
         "cold_ms": _median(cold, "ms"),
         "import_ms": _median(cold, "import_ms"),
         "from_disk_ms": _median(warm, "ms"),

@@ -83,10 +83,15 @@ def notes(result: dict[str, Any]) -> list[str]:
         kept = sum(row["peak_bytes"] <= row["peak_limit_bytes"] for row in measured)
         lines.append(f"peak memory: {kept} of {len(measured)} rows within tensors + 20 B x pairs + 64 MB")
     for one in result.get("compile", ()):
-        lines.append(
-            f"compile {one['target']} {one['dtype']} {one['channels']}→{one['channels']}: {one['cold_ms']:.0f} ms cold "
-            f"(after {one['import_ms']:.0f} ms to import MLIR and the passes), {one['from_disk_ms']:.1f} ms from disk"
+        figures = (
+            f"failed: {one['failed']}"
+            if "failed" in one
+            else (
+                f"{one['cold_ms']:.0f} ms cold (after {one['import_ms']:.0f} ms to import MLIR and the passes), "
+                f"{one['from_disk_ms']:.1f} ms from disk"
+            )
         )
+        lines.append(f"compile {one['target']} {one['dtype']} {one['channels']}→{one['channels']}: {figures}")
     small = ", ".join(f"{us:.0f} us at C = {channels}" for channels, us in result["small_call_us"].items())
     lines.append(f"cached call on one voxel: {small}")
     if "import" in result:
