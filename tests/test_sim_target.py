@@ -186,7 +186,7 @@ def test_hosts_without_the_native_engine(monkeypatch: pytest.MonkeyPatch, caplog
     assert isinstance(machine, Machine) and "the simulator is slow here: the native engine needs" in caplog.text
     grid, back = device.allocate("grid", 64), np.zeros(16, np.int32)
     # No workgroup is beyond those of the grid, so that nothing is cleared.
-    device.launch(machine, "fill_grid_k32_k32_i4_b256", [1], 256, [grid, grid, 16, 0])
+    device.launch(machine, "fill_grid_k32_k32_i4_d3_b256", [1], 256, [grid, grid, 16, 0])
     device.copy_out(back.ctypes.data, grid)
     assert (back == back[0]).all() and back[0] != 0
 
@@ -215,7 +215,7 @@ def test_a_write_to_an_input_is_a_fault() -> None:
     machine = device.load(sc.compile_conv(3, 16, 32, dtype="bf16", target=TARGET).object)
     grid = device.allocate("grid", 16384, writable=False)
     with pytest.raises(Fault, match="grid"):
-        device.launch(machine, "fill_grid_k32_k32_i4_b256", [1], 256, [grid, grid, 4096, 0])
+        device.launch(machine, "fill_grid_k32_k32_i4_d3_b256", [1], 256, [grid, grid, 4096, 0])
 
 
 def test_reading_what_no_kernel_wrote_is_a_fault() -> None:

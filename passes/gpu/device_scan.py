@@ -94,7 +94,7 @@ def look_back(state: V, tile: V, total: V, place: Callable[[V], V]) -> V:
 
 
 def look_back_wave(state: V, tile: V, total: V, place: Callable[[V], V], wave: int) -> V:
-    """As look_back for one sequence: a lane of a whole wave reads some predecessors at once, a wave's lanes apart.
+    """As look_back for one sequence: a whole wave reads as many predecessors at once as it has lanes.
 
     All lanes pass the same tile and total and get the same sum.
     """
@@ -107,24 +107,19 @@ def look_back_wave(state: V, tile: V, total: V, place: Callable[[V], V], wave: i
         return end > 0, [end, sum_]
 
     def body(end: V, sum_: V) -> list[V]:
-        # All loads are in flight at once: how far a step reaches back is how fast sums travel from tile to tile.
-        others = [end - 1 - lane - group * wave for group in range(_WINDOW)]
-        loaded = [load_device(state, place(other.max(0))) for other in others]
-        # In front of the first tile lies a sum of nothing.
-        nothing = const(_SUM << _KIND_SHIFT, i32())
-        words = [(other >= 0).select(word, nothing) for other, word in zip(others, loaded, strict=True)]
-        counted, going = const(0, i32()), const(1, ir.IntegerType.get_signless(1))
-        for word in words:
-            kind = word >> _KIND_SHIFT
-            sums = ballot(kind.eq(_SUM))
-            # Lanes behind the nearest sum are in it already.
-            nearer = (sums & ((const(1, i64()) << lane.to(i64())) - 1)).eq(0)
-            # A group of which a word is still zero is read again, and so are those behind it.
-            going = going & ballot(nearer & kind.eq(0)).eq(0)
-            counted = counted + (going & nearer).select(word & _COUNT, 0)
-            end = going.select(sums.ne(0).select(const(0, i32()), end - wave), end)
-            going = going & sums.eq(0)
-        return [end, sum_ + from_lane(scan_wave(counted, lane, wave), wave - 1, wave)]
+        other = end - 1 - lane
+        (word,) = if_else(
+            other >= 0,
+            lambda: [load_device(state, place(other))],
+            lambda: [const(_SUM << _KIND_SHIFT, i32())],
+        )
+        sums = ballot((word >> _KIND_SHIFT).eq(_SUM))
+        # Lanes behind the nearest sum are in it already.
+        nearer = ((sums & ((const(1, i64()) << lane.to(i64())) - 1)).eq(0))
+        missing = ballot(nearer & (word >> _KIND_SHIFT).eq(0)).ne(0)
+        counted = from_lane(scan_wave(nearer.select(word & _COUNT, 0), lane, wave), wave - 1, wave)
+        following = sums.ne(0).select(const(0, i32()), end - wave)
+        return [missing.select(end, following), missing.select(sum_, sum_ + counted)]
 
     _, before = while_([tile, const(0, i32())], condition, body)
     with if_((tile > 0) & lane.eq(0)):
