@@ -250,3 +250,68 @@ def test_kernels_that_are_forgotten_are_asked_for_again(monkeypatch: pytest.Monk
     sc.clear_caches()
     layer(x)
     assert len(asked) > before
+
+
+def _up_and_down() -> tuple[Any, Any, Any]:
+    """(a strided layer, its inverse, voxels)."""
+    down = spconv.SparseConv3d(5, 6, 3, 2, 1, indice_key="d").eval()
+    up = spconv.SparseInverseConv3d(6, 4, 3, "d").eval()
+    for parameter in (*down.parameters(), *up.parameters()):
+        parameter.copy_(torch.randint(-3, 4, parameter.shape))
+    return down, up, voxels()
+
+
+def _wanted(up: Any, coarse: Any) -> Any:
+    """What the op makes of it through the dispatcher, on copies that no cache has seen."""
+    note = coarse.indice_dict["d"]
+    given = coarse.features.clone(), note.out_coords.clone(), note.coords.clone(), up.weight.detach().clone()
+    return ops.sparse_conv3d(*given, up.bias.detach().clone(), [2] * 3, [1] * 3, [1] * 3, True, "none")
+
+
+@pytest.fixture
+def at_hand(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Grows with every inverse layer: whether the map of the layer that wrote its key was at hand."""
+    found: list[bool] = []
+    run = calls.inverse_over
+
+    def noted(*given: Any) -> Any:
+        made = run(*given)
+        found.append(made is not None)
+        return made
+
+    monkeypatch.setattr(calls, "inverse_over", noted)
+    return found
+
+
+def test_an_inverse_layer_takes_the_map_of_the_layer_that_wrote_its_key(at_hand: list[bool]) -> None:
+    down, up, x = _up_and_down()
+    coarse = down(x)
+    for _ in range(2):
+        out = up(coarse)
+        assert torch.equal(out.features, _wanted(up, coarse)) and out.indices is x.indices
+    assert out.features.abs().max() > 0 and at_hand == [True, True]
+
+
+def test_a_map_at_hand_is_left_where_coordinates_were_written_to(at_hand: list[bool]) -> None:
+    """Two rows of the inputs change places in place: the inverse gives rows in the new order."""
+    down, up, x = _up_and_down()
+    coarse = down(x)
+    x.indices[[0, 1]] = x.indices[[1, 0]]
+    assert torch.equal(up(coarse).features, _wanted(up, coarse)) and at_hand == [False]
+
+
+def test_copies_of_notes_hold_no_map(at_hand: list[bool]) -> None:
+    down, up, x = _up_and_down()
+    coarse = down(x)
+    assert coarse.indice_dict["d"].kept is not None
+    for copied in (copy.deepcopy(coarse), pickle.loads(pickle.dumps(coarse))):
+        assert copied.indice_dict["d"].kept is None
+        assert torch.equal(up(copied).features, up(coarse).features)
+    assert at_hand == [False, True] * 2
+
+
+def test_a_map_of_another_target_is_not_at_hand(at_hand: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    down, up, x = _up_and_down()
+    coarse = down(x)
+    monkeypatch.setattr(calls, "current_target", lambda: "x86-64-v3")
+    assert torch.equal(up(coarse).features, _wanted(up, coarse)) and at_hand == [False]

@@ -19,7 +19,7 @@ from spconv_compiler.arrays import as_array, dtype_name
 from spconv_compiler.epilogue import DEFAULT_SLOPE
 from spconv_compiler.errors import InputError
 from spconv_compiler.pytorch import ops
-from spconv_compiler.pytorch.maps import Axes, geometry_of, outputs_map, three
+from spconv_compiler.pytorch.maps import Axes, KeptMap, geometry_of, keep, outputs_map, three
 from spconv_compiler.pytorch.target import current_target
 
 # Kernels of submanifold convolutions in host memory, by all that a call of a layer says of them.
@@ -149,15 +149,16 @@ def sparse_conv3d(
     spatial_shape: list[int] | None,
     batch_size: int,
     activation: str,
-) -> tuple[Tensor, Tensor]:
-    """(out_coords, out): ops.output_coords and ops.sparse_conv3d."""
+) -> tuple[Tensor, Tensor, KeptMap | None]:
+    """(out_coords, out, the map if there is one at hand): ops.output_coords and ops.sparse_conv3d."""
     if not _plain(features, weight, bias):
         out_coords = ops.output_coords(coords, *axes, output_padding, transposed, spatial_shape, batch_size)
         out = ops.sparse_conv3d(features, coords, out_coords, weight, bias, *axes[1:], transposed, activation)
-        return out_coords, out
-    geometry = geometry_of(*axes, transposed)
-    map_ = outputs_map(coords, geometry, output_padding, spatial_shape, batch_size, current_target())
-    return map_.out_coords, sparse_conv.mapped_conv3d(features, weight, bias, map=map_, activation=activation)
+        return out_coords, out, None
+    geometry, target = geometry_of(*axes, transposed), current_target()
+    map_ = outputs_map(coords, geometry, output_padding, spatial_shape, batch_size, target)
+    out = sparse_conv.mapped_conv3d(features, weight, bias, map=map_, activation=activation)
+    return map_.out_coords, out, keep(map_, target)
 
 
 def inverse_conv3d(
@@ -179,12 +180,29 @@ def inverse_conv3d(
     return ops.run_sparse_conv3d(features, coords, out_coords, weight, bias, *axes[1:], transposed, activation)
 
 
+def inverse_over(
+    kept: KeptMap | None,
+    features: Tensor,
+    coords: Tensor,
+    out_coords: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str,
+) -> Tensor | None:
+    """inverse_conv3d, where the map the other way round is at hand and nobody has to see the op; else None."""
+    if kept is None or not _plain(features, weight, bias) or not kept.joins(coords, out_coords, current_target()):
+        return None
+    out: Tensor = sparse_conv.sparse_inverse_conv3d(features, weight, bias, map=kept.map, activation=activation)
+    return out
+
+
 def sparse_pool3d(
     features: Tensor, coords: Tensor, axes: Axes, spatial_shape: list[int] | None, batch_size: int, mode: str
-) -> tuple[Tensor, Tensor]:
-    """(out_coords, out): ops.output_coords and ops.sparse_pool3d."""
+) -> tuple[Tensor, Tensor, KeptMap | None]:
+    """(out_coords, out, the map if there is one at hand): ops.output_coords and ops.sparse_pool3d."""
     if not _plain(features):
         out_coords = ops.output_coords(coords, *axes, [0, 0, 0], False, spatial_shape, batch_size)
-        return out_coords, ops.sparse_pool3d(features, coords, out_coords, *axes, mode)
-    map_ = outputs_map(coords, geometry_of(*axes, False), [0, 0, 0], spatial_shape, batch_size, current_target())
-    return map_.out_coords, ops.run_pool3d(features, map_, mode)
+        return out_coords, ops.sparse_pool3d(features, coords, out_coords, *axes, mode), None
+    target = current_target()
+    map_ = outputs_map(coords, geometry_of(*axes, False), [0, 0, 0], spatial_shape, batch_size, target)
+    return map_.out_coords, ops.run_pool3d(features, map_, mode), keep(map_, target)

@@ -194,10 +194,10 @@ class SparseConvolution(SparseModule):
         shape = self._output_shape(x)
         extra = axes3(self.output_padding, 0)
         where = (self._axes(), extra, self.transposed, x.shape3, x.batch_size)
-        out_coords, out = calls.sparse_conv3d(features, x.coords, weight, bias, *where, activation)
+        out_coords, out, kept = calls.sparse_conv3d(features, x.coords, weight, bias, *where, activation)
         out_indices, notes = narrow(out_coords, self.ndim), x.indice_dict
         if self.indice_key is not None:
-            notes = {**notes, self.indice_key: note_of(self, x, out_indices, out_coords, shape)}
+            notes = {**notes, self.indice_key: note_of(self, x, out_indices, out_coords, shape, kept)}
         if self.record_voxel_count:
             count_rows(self.max_num_voxels_during_training, out.shape[0])
         return x.moved(out, out_indices, out_coords, shape, notes)
@@ -205,16 +205,15 @@ class SparseConvolution(SparseModule):
     def _inverse(
         self, x: SparseConvTensor, features: Tensor, weight: Tensor, bias: Tensor | None, activation: str
     ) -> SparseConvTensor:
-        mine = {"kernel_size": self.kernel_size, "spatial_shape": x.spatial_shape}
-        found = check_inverse(
-            self, self.indice_key, x.find_indice_pair(self.indice_key), list(x.indice_dict), mine, x.indices
-        )
-        kernel, _, _, _ = self._axes()
-        axes = (kernel, axes3(found.stride, 1), axes3(found.padding, 0), axes3(found.dilation, 1))
+        found = check_inverse(self, self.indice_key, x)
         coords = x.coords if torch.compiler.is_compiling() else found.out_coords
-        out = calls.inverse_conv3d(
-            features, coords, found.coords, weight, bias, axes, not found.transposed, activation
-        )
+        out = calls.inverse_over(found.kept, features, coords, found.coords, weight, bias, activation)
+        if out is None:
+            kernel = axes3(self.kernel_size, 1)
+            axes = (kernel, axes3(found.stride, 1), axes3(found.padding, 0), axes3(found.dilation, 1))
+            out = calls.inverse_conv3d(
+                features, coords, found.coords, weight, bias, axes, not found.transposed, activation
+            )
         return x.moved(out, found.indices, found.coords, found.spatial_shape, x.indice_dict)
 
     def _axes(self) -> tuple[list[int], list[int], list[int], list[int]]:

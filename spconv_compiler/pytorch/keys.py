@@ -15,6 +15,7 @@ from torch import Tensor
 from spconv_compiler.errors import InputError
 from spconv_compiler.pytorch.coords import equal_rows
 from spconv_compiler.pytorch.geometry import Described
+from spconv_compiler.pytorch.maps import KeptMap
 
 
 @dataclasses.dataclass(eq=False)
@@ -27,6 +28,7 @@ class IndiceData:
         coords, out_coords: the same as [N, 4] and [M, 4].
         spatial_shape, out_spatial_shape: of its inputs and outputs.
         is_subm, transposed, ksize, stride, padding, dilation: its geometry.
+        kept: its map, if the layer holds one; copies and pickles have none.
     """
 
     layer: Described
@@ -42,10 +44,19 @@ class IndiceData:
     stride: list[int]
     padding: list[int]
     dilation: list[int]
+    kept: KeptMap | None = dataclasses.field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "kept": None}
 
 
 def note_of(
-    layer: Any, x: Any, out_indices: Tensor, out_coords: Tensor, out_shape: list[int] | None
+    layer: Any,
+    x: Any,
+    out_indices: Tensor,
+    out_coords: Tensor,
+    out_shape: list[int] | None,
+    kept: KeptMap | None = None,
 ) -> IndiceData:
     """What a convolution or a pool notes of its input, a SparseConvTensor, and of its outputs."""
     return IndiceData(
@@ -62,6 +73,7 @@ def note_of(
         layer.stride,
         layer.padding,
         layer.dilation,
+        kept,
     )
 
 
@@ -90,26 +102,24 @@ def check_subm(layer: Any, key: str, found: IndiceData, x: Any) -> None:
     _check_rows(layer, key, found, found.indices, x.indices, "the voxels that the key was written for")
 
 
-def check_inverse(
-    layer: Described,
-    key: str | None,
-    found: IndiceData | None,
-    known: list[str],
-    expected: dict[str, Any],
-    indices: Tensor,
-) -> IndiceData:
-    """An inverse layer needs the note of a strided layer or pool whose outputs are its inputs."""
+def check_inverse(layer: Any, key: str | None, x: Any) -> IndiceData:
+    """An inverse layer over x, a SparseConvTensor, needs the note of a layer or pool whose outputs are its inputs."""
+    found: IndiceData | None = x.find_indice_pair(key)
     if found is None:
-        keys = ", ".join(map(repr, known)) or "none"
+        keys = ", ".join(map(repr, x.indice_dict)) or "none"
         raise InputError(f"{layer.describe()}: no layer has written indice_key {key!r}; keys that were: {keys}")
+    same = found.ksize == layer.kernel_size and found.out_spatial_shape == x.spatial_shape
+    if same and not found.is_subm and found.out_indices is x.indices:
+        return found
     if found.is_subm:
         raise InputError(
             f"{_written(layer, key, found)}, which is submanifold; accepted: the key of a strided or transposed "
             "convolution or of a pool"
         )
     noted = {"kernel_size": found.ksize, "spatial_shape": found.out_spatial_shape}
+    expected = {"kernel_size": layer.kernel_size, "spatial_shape": x.spatial_shape}
     _compare(layer, key, found, noted, expected)
-    _check_rows(layer, key, found, found.out_indices, indices, "the outputs of that layer")
+    _check_rows(layer, key, found, found.out_indices, x.indices, "the outputs of that layer")
     return found
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
@@ -28,6 +28,29 @@ Axes: TypeAlias = "tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[i
 # Coordinate tensors whose maps are kept; a network has a handful.
 _KEPT_COORDS = 64
 _states: TensorCache[list[MapState]] = TensorCache(_KEPT_COORDS)
+
+
+class KeptMap(NamedTuple):
+    """The map of a layer, with what it is good for: the target, and the versions of its two coordinate tensors."""
+
+    map: SparseMap
+    target: str
+    versions: tuple[int, int]
+
+    def joins(self, coords: Tensor, out_coords: Tensor, target: str) -> bool:
+        """Whether it leads from `out_coords` to `coords`, and nothing was written to them since."""
+        fine, coarse = self.map.in_coords, self.map.out_coords
+        if coarse is not coords or fine is not out_coords or self.target != target:
+            return False
+        return self.versions == (fine._version, coarse._version)
+
+
+def keep(map_: SparseMap, target: str) -> KeptMap | None:
+    """A map to be kept, or None where torch does not count what is written to its coordinates."""
+    fine, coarse = map_.in_coords, map_.out_coords
+    if fine.is_inference() or coarse.is_inference():
+        return None
+    return KeptMap(map_, target, (fine._version, coarse._version))
 
 
 class _Unknown(Exception):
@@ -48,7 +71,7 @@ def geometry_of(
     transposed: bool,
 ) -> ConvGeometry:
     """The geometry of a layer; raises InputError as ConvGeometry does."""
-    return _geometry(three(kernel_size), three(stride), three(padding), three(dilation), transposed)
+    return _geometry(tuple(kernel_size), tuple(stride), tuple(padding), tuple(dilation), transposed)
 
 
 def outputs_map(
@@ -98,8 +121,14 @@ def clear() -> None:
 
 
 @functools.lru_cache(maxsize=512)
-def _geometry(kernel_size: Triple, stride: Triple, padding: Triple, dilation: Triple, transposed: bool) -> ConvGeometry:
-    return ConvGeometry(kernel_size, stride, padding, dilation, transposed)
+def _geometry(
+    kernel_size: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    transposed: bool,
+) -> ConvGeometry:
+    return ConvGeometry(three(kernel_size), three(stride), three(padding), three(dilation), transposed)
 
 
 @functools.lru_cache(maxsize=512)

@@ -71,10 +71,10 @@ class _SparsePool(SparseModule):
         if x.spatial_shape is not None:
             shape = conv_output_size(self, x.spatial_shape, self.kernel_size, self.stride, self.padding, self.dilation)
         geometry = (kernel, axes3(self.stride, 1), axes3(self.padding, 0), dilation)
-        out_coords, out = calls.sparse_pool3d(x.features, x.coords, geometry, x.shape3, x.batch_size, self.MODE)
+        out_coords, out, kept = calls.sparse_pool3d(x.features, x.coords, geometry, x.shape3, x.batch_size, self.MODE)
         out_indices, notes = narrow(out_coords, self.ndim), x.indice_dict
         if self.indice_key is not None:
-            notes = {**notes, self.indice_key: note_of(self, x, out_indices, out_coords, shape)}
+            notes = {**notes, self.indice_key: note_of(self, x, out_indices, out_coords, shape, kept)}
         if self.record_voxel_count:
             count_rows(self.max_num_voxels_during_training, out.shape[0])
         return x.moved(out, out_indices, out_coords, shape, notes)
