@@ -137,8 +137,8 @@ def _checked_shape(cells_xyz: npt.NDArray[np.float64], arithmetic: str) -> tuple
     if not (cells_xyz <= limit).all():
         raise InputError(
             f"the grid would have {', '.join(f'{n:.4g}' for n in cells_xyz)} cells along x, y, z; at most "
-            f"{limit} can be counted in {arithmetic}; accepted: larger voxels, a range that drops far points, "
-            "or float64 arithmetic"
+            f"{limit} can be counted in {arithmetic}; accepted: larger voxels, or a range that drops far "
+            f"points{', or float64 arithmetic (arithmetic=)' if arithmetic != 'float64' else ''}"
         )
     return tuple(int(n) for n in cells_xyz[::-1])
 
