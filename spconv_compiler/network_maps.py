@@ -107,12 +107,25 @@ class NetworkMaps(Mapping[str, Any]):
         return tuple(self._levels)
 
     def coords(self, level: str = INPUT) -> Any:
-        """The coordinates of a level: the kind, dtype and columns of those that build_maps was given."""
-        return self._levels[level].coords
+        """The coordinates of a level: the kind, dtype and columns of those that build_maps was given.
+
+        Raises:
+            InputError: no entry makes a level of that name.
+        """
+        return self._level(level).coords
 
     def spatial_shape(self, level: str = INPUT) -> Triple | None:
-        """(z, y, x) of a level, or None where the grid has no edge."""
-        return self._levels[level].shape
+        """(z, y, x) of a level, or None where the grid has no edge.
+
+        Raises:
+            InputError: no entry makes a level of that name.
+        """
+        return self._level(level).shape
+
+    def _level(self, name: str) -> _Level:
+        if name not in self._levels:
+            raise InputError(f"there is no level {name!r}; accepted: {', '.join(map(repr, self._levels))}")
+        return self._levels[name]
 
 
 def build_maps(

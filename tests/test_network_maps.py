@@ -158,3 +158,10 @@ def test_memory_of_maps() -> None:
     assert 8 * pairs < down.nbytes <= 12 * pairs + 40 * (down.in_rows + down.out_rows)
     assert 8 * maps["subm1"].pairs < maps["subm1"].nbytes <= 12 * maps["subm1"].pairs + 40 * maps["subm1"].rows
     assert isinstance(down, sparse_map.SparseMap)
+
+
+def test_a_level_that_is_not_there() -> None:
+    maps = sc.build_maps(shuffled(20), {"subm": sc.MapGeometry(3, submanifold=True)})
+    for ask in (maps.coords, maps.spatial_shape):
+        with pytest.raises(InputError, match="there is no level 'subm'; accepted: 'input'"):
+            ask("subm")
