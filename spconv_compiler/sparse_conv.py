@@ -171,6 +171,17 @@ def sparse_inverse_conv3d(
     return _convolve("sparse_inverse_conv3d", _check_map(map), True, _operands(locals()))
 
 
+def over_map(map_: SparseMap, features: Any, weight: Any, bias: Any, activation: str, *, inverse: bool) -> Any:
+    """mapped_conv3d, or sparse_inverse_conv3d, as layers call it: a native weight, and results of its dtype."""
+    name, size = "sparse_inverse_conv3d" if inverse else "mapped_conv3d", weight.shape
+    if len(size) != 5:
+        raise InputError(f"weight has shape {list(size)}; accepted: [C_out, kz, ky, kx, C_in]")
+    ending = epilogue_of(activation, DEFAULT_SLOPE)
+    operands = _Operands(features, weight, bias, None, ending, "native", tuple(size[1:4]), None, "auto")
+    # What the kernel depends on, in few words: a layer is called again and again.
+    return _convolve(name, map_, inverse, operands, (inverse, size, weight.dtype, bias is None, activation))
+
+
 def clear() -> None:
     """Forgets maps, packed weights and loaded kernels of this module."""
     _map_cache.clear()
@@ -217,7 +228,10 @@ def _between(name: str, transposed: bool, given: Mapping[str, Any]) -> tuple[Any
     return map_.out_coords, _convolve(name, map_, False, operands)
 
 
-def _convolve(name: str, map_: SparseMap, inverse: bool, operands: _Operands) -> Any:
+def _convolve(
+    name: str, map_: SparseMap, inverse: bool, operands: _Operands, brief: tuple[Any, ...] | None = None
+) -> Any:
+    """brief: a key under which the map keeps the kernel, beside the full one."""
     features, weight, bias, residual, ending, layout, kernel_size, out_dtype, schedule = operands
     if kernel_size != map_.geometry.kernel_size:
         raise InputError(f"the weight's kernel is {kernel_size} but the map was built for {map_.geometry.kernel_size}")
@@ -229,10 +243,12 @@ def _convolve(name: str, map_: SparseMap, inverse: bool, operands: _Operands) ->
         raise InputError(f"features have {inputs.shape[1]} channels but the weight takes {c_in}")
     if weights.dtype != inputs.dtype:
         raise InputError(f"features are {inputs.dtype} but the weight is {weights.dtype}; accepted: equal dtypes")
-    channels = {"c_in": c_in, "c_out": c_out, "dtype": inputs.dtype, "out_dtype": out_dtype or inputs.dtype}
-    more = {"bias": bias is not None, "residual": residual is not None, "schedule": schedule}
-    more |= vars(ending)
-    kernel = map_.kernel("conv", inverse=inverse, **channels, **more)
+    kernel = map_.known_kernel(brief)
+    if kernel is None:
+        channels = {"c_in": c_in, "c_out": c_out, "dtype": inputs.dtype, "out_dtype": out_dtype or inputs.dtype}
+        more = {"bias": bias is not None, "residual": residual is not None, "schedule": schedule}
+        more |= vars(ending)
+        kernel = map_.kernel("conv", brief, inverse=inverse, **channels, **more)
     biases = None if bias is None else check_bias(bias, c_out)
     added = None if residual is None else check_residual(residual, (out_rows, c_out), kernel.options.out_dtype)
     check_place(map_.device, features=inputs, weight=weights, bias=biases, residual=added)

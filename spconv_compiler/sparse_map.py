@@ -58,6 +58,7 @@ class MapState:
         self.out_count = None if made is None or request.capacity is None else made.count
         self._sorted = None if made is None else made.known
         self._kernels: dict[tuple[Any, ...], Kernel] = {}
+        self.briefly: dict[Any, Kernel] = {}
         self._related: dict[tuple[Any, ...], Any] = {}
         self._pairs: dict[tuple[Any, ...], MapPairs] = {}
 
@@ -221,13 +222,23 @@ class SparseMap:
         """
         return self._state.nbytes()
 
-    def kernel(self, operation: str, *, inverse: bool = False, **more: Any) -> Kernel:
-        """An op over the map, compiled; the inverse runs from outputs to inputs. more: fields of SparseOptions.
+    def kernel(self, operation: str, brief: Any = None, *, inverse: bool = False, **more: Any) -> Kernel:
+        """An op over the map, compiled; the inverse runs from outputs to inputs.
+
+        Args:
+            brief: a key under which known_kernel finds it again. more: fields of SparseOptions.
 
         Raises:
             InputError, CompileError, LaunchError: see SparseOptions and driver.load_conv.
         """
-        return self._state.kernel(operation, inverse, more)
+        kernel = self._state.kernel(operation, inverse, more)
+        if brief is not None:
+            self._state.briefly[brief] = kernel
+        return kernel
+
+    def known_kernel(self, brief: Any) -> Kernel | None:
+        """The kernel that was asked for with this key, or None."""
+        return self._state.briefly.get(brief)
 
     def pairs_for(self, kernel: Kernel, *, inverse: bool = False) -> MapPairs:
         """The pairs as `kernel` reads them, built on first use.

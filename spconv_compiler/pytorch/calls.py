@@ -157,7 +157,7 @@ def sparse_conv3d(
         return out_coords, out, None
     geometry, target = geometry_of(*axes, transposed), current_target()
     map_ = outputs_map(coords, geometry, output_padding, spatial_shape, batch_size, target)
-    out = sparse_conv.mapped_conv3d(features, weight, bias, map=map_, activation=activation)
+    out = sparse_conv.over_map(map_, features, weight, bias, activation, inverse=False)
     return map_.out_coords, out, keep(map_, target)
 
 
@@ -192,7 +192,7 @@ def inverse_over(
     """inverse_conv3d, where the map the other way round is at hand and nobody has to see the op; else None."""
     if kept is None or not _plain(features, weight, bias) or not kept.joins(coords, out_coords, current_target()):
         return None
-    out: Tensor = sparse_conv.sparse_inverse_conv3d(features, weight, bias, map=kept.map, activation=activation)
+    out: Tensor = sparse_conv.over_map(kept.map, features, weight, bias, activation, inverse=True)
     return out
 
 
