@@ -2,7 +2,8 @@
 irdl.dialect @spconv {
   irdl.operation @place_coords {
     %coords = irdl.base "!spconv.coords"
-    irdl.operands(coords: %coords)
+    %words = irdl.base "!builtin.tensor"
+    irdl.operands(coords: %coords, frame: optional %words)
     irdl.results()
   }
 }

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Callable
 from typing import ClassVar
 
 from spconv_compiler.bindings import ir
@@ -31,6 +32,7 @@ from spconv_compiler.dialect.plan import alloc, launch, symbol
 from spconv_compiler.level_options import LANES, ROW_UNIT, TILE_MARKS, LevelOptions
 from spconv_compiler.passes.base import Pass, ops_named, replace_each
 from spconv_compiler.passes.gpu import level_lookup, level_marks
+from spconv_compiler.passes.gpu.device_scan import scan_shared
 from spconv_compiler.passes.gpu.limits import require
 from spconv_compiler.passes.gpu.row_masks import BLOCK_ROWS
 from spconv_compiler.passes.gpu.scheduled import gpu_target
@@ -70,9 +72,11 @@ def rewrite_level_maps(op: LevelMapsOp, module: ir.Module, target: GpuTarget) ->
     rows = symbol("rows", i32())
     name = _name(options)
 
-    def run(kernel: str, body: object, arguments: list[ir.Value], grid: str, memory: list[ir.Type]) -> None:
+    def run(
+        kernel: str, body: Callable[..., None], arguments: list[ir.Value], grid: str, memory: list[ir.Type]
+    ) -> None:
         types = [value.type for value in arguments]
-        found = gpu_kernel(module, f"{kernel}_{name}", types, LANES, body, workgroup=memory)  # type: ignore[arg-type]
+        found = gpu_kernel(module, f"{kernel}_{name}", types, LANES, body, workgroup=memory)
         launch(found, arguments, group="map", grid=[grid], block=LANES)
 
     span = level_marks.FILL_WORDS
@@ -87,8 +91,8 @@ def rewrite_level_maps(op: LevelMapsOp, module: ir.Module, target: GpuTarget) ->
     by_rows = f"rows ceildiv {LANES}"
     run("mark_levels", level_marks.mark(options, wave), [coords, marks, places, rows], by_rows, [])
     tiles = f"cells ceildiv {TILE_MARKS}"
-    rank_memory = level_marks.rank_shared(wave)
-    run("rank_levels", level_marks.rank(levels, wave), [marks, level_rows, counts, places], tiles, rank_memory)
+    ranked, memory = [marks, level_rows, counts, places], scan_shared(LANES, wave)
+    run("rank_levels", level_marks.rank(levels, wave), ranked, tiles, memory)
     run("rows_of_ranks", level_marks.rows_of_ranks(wave), [coords, marks, perm, places, rows], by_rows, [])
     read = [coords, level_rows, marks, perm, places]
     blocks = f"coarse_rows ceildiv {LANES}"

@@ -40,7 +40,7 @@ from spconv_compiler.passes.gpu import output_cells
 from spconv_compiler.passes.gpu.box import key_type
 from spconv_compiler.passes.gpu.cross_axes import candidates
 from spconv_compiler.passes.gpu.device_counts import set_buffers
-from spconv_compiler.passes.gpu.device_scan import MAX_COUNT
+from spconv_compiler.passes.gpu.device_scan import MAX_COUNT, scan_shared
 from spconv_compiler.passes.gpu.limits import require
 from spconv_compiler.passes.gpu.radix_sort import LANES as SORT_LANES
 from spconv_compiler.passes.gpu.radix_sort import Sort
@@ -107,7 +107,7 @@ def rewrite_by_marks(op: OutputCoordsOp, module: ir.Module, target: GpuTarget, l
         [words, words, words, key, i32(), *boxes],
         lanes,
         output_cells.read_marks(width, lanes, target.wave),
-        workgroup=output_cells.read_shared(lanes, target.wave),
+        workgroup=scan_shared(lanes, target.wave),
     )
     clear_grid = [f"{output_cells.clear_blocks(lanes)} + {outputs} ceildiv {lanes}"]
     mark_grid = [f"{inputs} ceildiv {lanes}", str(candidates(reach, 0) * candidates(reach, 1))]
@@ -162,7 +162,7 @@ def rewrite_by_sort(
         [keys, *[words] * 4, i32(), key, i32(), *boxes],
         lanes,
         outputs.unique(),
-        workgroup=outputs.unique_shared(),
+        workgroup=scan_shared(lanes, target.wave),
     )
     grid = [outputs.clear_grid(inputs, made.outputs)]
     launch(clear, [state, scan, made.rows, number, cells, capacity], group="coords", grid=grid, block=lanes)

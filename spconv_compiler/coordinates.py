@@ -52,26 +52,26 @@ class Box:
         return 32 if self.symbols(kernel, dilation)["cells"] <= narrow_cells else 64
 
 
-def check_coords(coords: Any, *, on_gpu: bool = False) -> Array:
+def check_coords(coords: Any, *, on_gpu: bool = False, what: str = "coords") -> Array:
     """The coordinates as a contiguous array [N, 3] or [N, 4], int32 or int64; values are not looked at.
 
     Args:
-        on_gpu: whether a tensor on an AMD GPU is accepted too.
+        on_gpu: whether a tensor on an AMD GPU is accepted too. what: which they are, for messages.
 
     Raises:
         InputError: wrong kind, rank, columns or dtype.
     """
-    array = as_array(coords, "coords", on_gpu=on_gpu)
+    array = as_array(coords, what, on_gpu=on_gpu)
     if len(array.shape) != 2 or array.shape[1] not in (3, 4):
         raise InputError(
-            f"coords have shape {list(array.shape)}; accepted: [N, 3] (z, y, x) or [N, 4] (batch, z, y, x)"
+            f"{what} have shape {list(array.shape)}; accepted: [N, 3] (z, y, x) or [N, 4] (batch, z, y, x)"
         )
     if array.dtype not in ("i32", "i64"):
-        raise InputError(f"coords have dtype {dtype_name(coords)}; accepted: int32, or int64 within its range")
+        raise InputError(f"{what} have dtype {dtype_name(coords)}; accepted: int32, or int64 within its range")
     return array
 
 
-def with_batch(array: Array) -> Array:
+def with_batch(array: Array, what: str = "coords") -> Array:
     """int32 [N, 4]: int64 is converted, [N, 3] gets batch 0 in front, int32 [N, 4] is returned as it is.
 
     Raises:
@@ -85,7 +85,7 @@ def with_batch(array: Array) -> Array:
         if outside.any():
             row = int(outside.argmax())
             raise InputError(
-                f"{int(outside.sum())} coords are outside int32, the first in row {row}: {given[row].tolist()}; "
+                f"{int(outside.sum())} {what} are outside int32, the first in row {row}: {given[row].tolist()}; "
                 f"accepted: {_INT32.min} to {_INT32.max}"
             )
     if array.device is not None:
@@ -107,13 +107,20 @@ def numpy_view(array: Array) -> npt.NDArray[Any]:
     return array.source.cpu().numpy() if is_tensor(array.source) else np.asarray(array.source)
 
 
-def check_box(box: Box, array: Array, spatial_shape: tuple[int, int, int] | None, batch_size: int | None) -> None:
+def check_box(
+    box: Box,
+    array: Array,
+    spatial_shape: tuple[int, int, int] | None,
+    batch_size: int | None,
+    what: str = "coords",
+) -> None:
     """Checks the range of coordinates.
 
     Args:
         box: of the coordinates; what is in range by it is not looked at again.
         array: the coordinates as check_coords gives them.
         spatial_shape, batch_size: exclusive limits, or None.
+        what: which coordinates they are, for messages.
 
     Raises:
         InputError: a negative batch index, a batch index of at least batch_size, or a coordinate outside an
@@ -133,6 +140,6 @@ def check_box(box: Box, array: Array, spatial_shape: tuple[int, int, int] | None
             accepted.append(f"0 ≤ {_AXES[axis]} < {limit}")
     first = int(outside.argmax())
     raise InputError(
-        f"{int(outside.sum())} coords are out of range, the first in row {first}: {rows[first].tolist()} "
+        f"{int(outside.sum())} {what} are out of range, the first in row {first}: {rows[first].tolist()} "
         f"({', '.join(_AXES)}); accepted: {', '.join(accepted)}"
     )

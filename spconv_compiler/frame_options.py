@@ -14,10 +14,12 @@ class FrameOptions:
 
     Attributes:
         target: resolved name. schedule: "auto".
+        by_words: whether the kernel finds in memory where coordinates begin, and how many there are.
         verify, dump_dir, print_after: as in CompileOptions.
     """
 
     target: str
+    by_words: bool = False
     schedule: str = "auto"
     verify: bool = dataclasses.field(default=True, metadata=_NO_EFFECT)
     dump_dir: str = dataclasses.field(default="", metadata=_NO_EFFECT)
@@ -26,8 +28,8 @@ class FrameOptions:
     @property
     def name(self) -> str:
         """A short name for folders and listings."""
-        return "place_coords"
+        return "place_coords_by_words" if self.by_words else "place_coords"
 
     def key_parts(self) -> dict[str, Any]:
         """The fields that affect code."""
-        return {"operation": "place_coords", "target": self.target, "schedule": self.schedule}
+        return {"operation": self.name, "target": self.target, "schedule": self.schedule}

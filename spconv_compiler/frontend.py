@@ -41,9 +41,13 @@ def levels_module(options: LevelOptions) -> ir.Module:
 
 
 def frame_module(options: FrameOptions) -> ir.Module:
-    """@frame(coords), which makes buffers and returns nothing; in the current context."""
+    """@frame(coords[, frame]), which makes buffers and returns nothing; in the current context."""
+    arguments = {"coords": coords_type(32)}
+    if options.by_words:
+        dynamic = ir.ShapedType.get_dynamic_size()
+        arguments["frame"] = ir.RankedTensorType.get([dynamic], ir.IntegerType.get_signless(32))
     with ir.Location.name(options.name):
-        return _function("frame", {"coords": coords_type(32)}, None, lambda values: place_coords(*values))
+        return _function("frame", arguments, None, lambda values: place_coords(*values))
 
 
 def sparse_module(options: SparseOptions) -> ir.Module:

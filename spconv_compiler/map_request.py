@@ -18,6 +18,8 @@ from spconv_compiler.targets import get_target, target_names
 if TYPE_CHECKING:
     from spconv_compiler.sparse_driver_gpu import GpuSparseKernel
 
+SIZES = "three sizes (z, y, x) of at least 1"
+
 
 @dataclasses.dataclass(frozen=True)
 class MapRequest:
@@ -92,8 +94,9 @@ def _request(
 ) -> MapRequest:
     kernel_size, stride, padding, dilation = axes
     geometry = ConvGeometry(kernel_size, stride, padding, dilation, transposed)
-    if shape is not None and min(shape) < 1:
-        raise InputError(f"spatial_shape is {shape}; accepted: three sizes (z, y, x) of at least 1")
+    # A grid that a convolution has left without room has sizes of 0, and no voxels: see make_map.
+    if shape is not None and min(shape) < 0:
+        raise InputError(f"spatial_shape is {shape}; accepted: {SIZES}")
     if batches is not None and batches < 1:
         raise InputError(f"batch_size is {batches}; accepted: at least 1")
     if capacity is not None and capacity < 1:

@@ -22,7 +22,7 @@ Kernel: TypeAlias = "SparseKernel | GpuSparseKernel"
 
 def checked_set(coords: Any, what: str) -> Array:
     """Coordinates as int32 [N, 4]."""
-    array = with_batch(check_coords(coords, on_gpu=True))
+    array = with_batch(check_coords(coords, on_gpu=True, what=what), what)
     if array.shape[0] > MAX_ROWS:
         raise InputError(f"{what} have {array.shape[0]} rows; accepted: at most {MAX_ROWS}")
     return array
@@ -38,11 +38,14 @@ def check_alike(coords: Any, out_coords: Any) -> None:
 
 
 def set_box(
-    kernel: Kernel, coords: Array, request: MapRequest, shape: Triple | None
+    kernel: Kernel, coords: Array, request: MapRequest, shape: Triple | None, what: str
 ) -> tuple[Box | None, int | None]:
     """A box around coordinates: the smallest, or with a capacity the whole grid, whose edge kernels know.
 
     With it comes their checksum, where the same look at them gives it.
+
+    Raises:
+        InputError: a row is out of range; the message calls the set `what`.
     """
     if coords.shape[0] == 0:
         return None, None
@@ -50,7 +53,7 @@ def set_box(
         z, y, x = shape
         return Box((0, 0, 0, 0), (request.batches - 1, z - 1, y - 1, x - 1)), None
     box, checksum = kernel.seen(coords) if isinstance(kernel, SparseKernel) else (kernel.box(coords), None)
-    check_box(box, coords, shape, request.batches)
+    check_box(box, coords, shape, request.batches, what)
     return box, checksum
 
 

@@ -8,7 +8,7 @@
     }, spatial_shape=(41, 1600, 1408), batch_size=1)
 
     maps["down1"]             # SparseMap: the map= of mapped_conv3d, sparse_inverse_conv3d, mapped_pool3d
-    maps["subm1"]             # the map that subm_conv3d(maps.coords("down1"), …) finds
+    maps["subm1"]             # SubmanifoldMap: the map that subm_conv3d(maps.coords("down1"), …) finds
     maps.coords("down1")      # that level's coordinates; maps.spatial_shape("down1")
 
 Signature:
@@ -26,12 +26,16 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from spconv_compiler import api, sparse_conv
 from spconv_compiler.errors import InputError
-from spconv_compiler.geometry import Triple
+from spconv_compiler.geometry import ConvGeometry, Triple
 from spconv_compiler.map_request import map_request
+from spconv_compiler.options import triple
 from spconv_compiler.row_order import KnownOrder, reading
-from spconv_compiler.sparse_map import SparseMap
+from spconv_compiler.sparse_map import SparseMap, build_map
 
 INPUT = "input"
 
@@ -59,8 +63,9 @@ class MapGeometry:
     onto: str | None = None
 
     def __post_init__(self) -> None:
-        given = (self.stride, self.padding, self.transposed, self.output_padding, self.onto)
-        if self.submanifold and given != (1, 0, False, 0, None):
+        steps = {"stride": 1, "padding": 0, "output_padding": 0}
+        own = any(triple(getattr(self, name), name) != (only,) * 3 for name, only in steps.items())
+        if self.submanifold and (own or self.transposed or self.onto is not None):
             raise InputError(
                 "a submanifold geometry has a stride, padding, direction or outputs of its own; accepted: kernel_size, "
                 "dilation and reads"
@@ -79,11 +84,42 @@ class _Level:
     order: KnownOrder | None = None
 
 
+class SubmanifoldMap:
+    """The map of a submanifold entry: of voxels with themselves. subm_conv3d finds it by the coordinates of its level.
+
+    Attributes:
+        coords: of inputs and outputs: the level's.
+        kernel_map: what the target's kernel runs over (KernelMap on the CPU), or None where there are no voxels.
+        geometry: the same map as one between two equal sets: which voxels meet through which tap.
+    """
+
+    def __init__(self, coords: Any, kernel_map: Any, geometry: ConvGeometry, target: str | None) -> None:
+        self.coords, self.kernel_map, self.geometry = coords, kernel_map, geometry
+        self._target = target
+
+    def __repr__(self) -> str:
+        return f"SubmanifoldMap({self.rows} voxels, {self.geometry})"
+
+    @property
+    def rows(self) -> int:
+        """Voxels."""
+        return int(self.coords.shape[0])
+
+    def pairs(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """As SparseMap.pairs. The kernels' own form differs from one target to another: these are found anew.
+
+        Raises:
+            InputError: coords have come to hold a row twice.
+        """
+        geometry = self.geometry
+        given = {name: getattr(geometry, name) for name in ("kernel_size", "padding", "dilation")}
+        return build_map(self.coords, **given, out_coords=self.coords, target=self._target).pairs()
+
+
 class NetworkMaps(Mapping[str, Any]):
     """The maps of a network by the names of their geometries, in order. Made by `build_maps`.
 
-    A strided or transposed entry is a SparseMap; a submanifold one is what the target's kernel runs over (KernelMap on
-    the CPU), and subm_conv3d finds it by the coordinates of its level.
+    A strided or transposed entry is a SparseMap, a submanifold one a SubmanifoldMap.
     """
 
     def __init__(self, maps: dict[str, Any], levels: dict[str, _Level]) -> None:
@@ -143,26 +179,41 @@ def build_maps(
     Args:
         coords: int32 [N, 3] or [N, 4], as for build_map: the level "input".
         geometries: by name, in an order in which every level is made before it is read.
-        spatial_shape, batch_size, target: as in build_map; the shapes of other levels follow.
+        spatial_shape, batch_size, target: as in build_map; the shapes of other levels follow. A level whose shape has
+            no room for a voxel is empty, as are those made of it.
 
     Raises:
         InputError: an argument is not accepted, a level is read that no earlier entry makes, or coords repeat a row.
+            What an entry does not accept begins with its name.
         CompileError, LaunchError, ToolchainError: see compile_conv and driver.load_conv.
     """
+    _check(geometries)
     levels = {INPUT: _Level(coords, spatial_shape, KnownOrder())}
     maps: dict[str, Any] = {}
     for name, geometry in geometries.items():
-        if name == INPUT:
-            raise InputError(f'a geometry is called "{INPUT}"; accepted: any other name')
         read = _level(levels, geometry.reads, name, "reads")
-        with reading(read.order):
-            if geometry.submanifold:
-                maps[name] = _submanifold(read, geometry, batch_size, target)
-                continue
-            maps[name] = made = _between(read, geometry, levels, name, batch_size, target)
-        if geometry.onto is None:
+        onto = None if geometry.onto is None else _level(levels, geometry.onto, name, "writes onto").coords
+        try:
+            with reading(read.order):
+                if geometry.submanifold:
+                    maps[name] = _submanifold(read, geometry, batch_size, target)
+                    continue
+                maps[name] = made = _between(read, geometry, onto, batch_size, target)
+        except InputError as error:
+            raise InputError(f"{name!r}: {error}") from error
+        if onto is None:
             levels[name] = _Level(made.out_coords, made.out_spatial_shape)
     return NetworkMaps(maps, levels)
+
+
+def _check(geometries: Any) -> None:
+    if not isinstance(geometries, Mapping):
+        raise InputError(f"geometries are a {type(geometries).__name__}; accepted: a dict of MapGeometry by name")
+    for name, geometry in geometries.items():
+        if not isinstance(geometry, MapGeometry):
+            raise InputError(f"{name!r} is a {type(geometry).__name__}; accepted: a MapGeometry")
+        if name == INPUT:
+            raise InputError(f'a geometry is called "{INPUT}"; accepted: any other name')
 
 
 def _level(levels: dict[str, _Level], wanted: str, name: str, what: str) -> _Level:
@@ -171,25 +222,16 @@ def _level(levels: dict[str, _Level], wanted: str, name: str, what: str) -> _Lev
     return levels[wanted]
 
 
-def _submanifold(read: _Level, geometry: MapGeometry, batches: int | None, target: str | None) -> Any:
-    return api.cached_map(
-        read.coords,
-        geometry.kernel_size,
-        dilation=geometry.dilation,
-        spatial_shape=read.shape,
-        batch_size=batches,
-        target=target,
-    )
+def _submanifold(read: _Level, geometry: MapGeometry, batches: int | None, target: str | None) -> SubmanifoldMap:
+    # Where a level has no room for a voxel there is none to be checked.
+    shape = None if read.shape is not None and min(read.shape) == 0 else read.shape
+    size, step = triple(geometry.kernel_size, "kernel_size"), triple(geometry.dilation, "dilation")
+    made = api.cached_map(read.coords, size, dilation=step, spatial_shape=shape, batch_size=batches, target=target)
+    z, y, x = (axis // 2 * each for axis, each in zip(size, step, strict=True))
+    return SubmanifoldMap(read.coords, made, ConvGeometry(size, (1, 1, 1), (z, y, x), step), target)
 
 
-def _between(
-    read: _Level,
-    geometry: MapGeometry,
-    levels: dict[str, _Level],
-    name: str,
-    batches: int | None,
-    target: str | None,
-) -> SparseMap:
+def _between(read: _Level, geometry: MapGeometry, onto: Any, batches: int | None, target: str | None) -> SparseMap:
     request = map_request(
         kernel_size=geometry.kernel_size,
         stride=geometry.stride,
@@ -201,7 +243,6 @@ def _between(
         batch_size=batches,
         target=target,
     )
-    onto = None if geometry.onto is None else _level(levels, geometry.onto, name, "writes onto").coords
     map_ = sparse_conv.cached_map(request, read.coords, onto)
     if map_.out_rows > 0:
         # Pairs do not depend on channels: the plan of the narrowest convolution makes them.

@@ -92,6 +92,12 @@ class TensorCache(Generic[V]):
                 self._entries.popitem(last=False)
         return value
 
+    def forget(self, owner: Any) -> None:
+        """Forgets what belongs to a tensor, and with it the weak references to it that are held here."""
+        with self._lock:
+            for key in [key for key, entry in self._entries.items() if entry.owner() is owner]:
+                del self._entries[key]
+
     def clear(self) -> None:
         """Forgets everything."""
         with self._lock:
@@ -117,6 +123,12 @@ class TensorCache(Generic[V]):
 
 
 _caches: weakref.WeakSet[TensorCache[Any]] = weakref.WeakSet()
+
+
+def forget(owner: Any) -> None:
+    """Lets every cache forget a tensor: torch.utils.swap_tensors takes none that anything refers to weakly."""
+    for cache in list(_caches):
+        cache.forget(owner)
 
 
 def _reset_after_fork() -> None:

@@ -62,13 +62,13 @@ def test_time_that_two_operations_share_is_the_earlier_ones() -> None:
 def test_steps_of_a_call_are_medians_of_runs_that_are_alike() -> None:
     runs = [[("record", 1e-6), ("return", 3e-6)], [("is_current", 1e-6)], [("record", 2e-6), ("return", 8e-6)]]
     assert gpu_calls._steps([*runs, [("record", 6e-6), ("return", 4e-6)]]) == [("record", 2.0), ("return", 4.0)]
-    row = {"frame": "f", "channels": 64, "way": "in front", "gpu_us": {"kernel": 7.0, "gaps": 2.0}}
+    row = {"frame": "f", "channels": 64, "way": "overlapping", "gpu_us": {"kernel": 7.0, "gaps": 2.0}}
     modes = {"alone": 100.4, "in turns": 130.0}
     row |= {"wall_us": modes, "returns_us": modes, "steps_us": {"alone": [("return", 12.0)]}}
     columns, cells = gpu_calls.table({"rows": [row]})
-    assert cells == [["f", "64", "in front", "100", "100", "130", "130", "9", "2"]] and len(columns) == len(cells[0])
+    assert cells == [["f", "64", "overlapping", "100", "100", "130", "130", "9", "2"]] and len(columns) == len(cells[0])
     assert list(gpu_calls.notes({"rows": [row]})) == [
-        "f, C = 64, in front, alone: return 12", "  GPU: kernel 7.0, gaps 2.0"
+        "f, C = 64, overlapping, alone: return 12", "  GPU: kernel 7.0, gaps 2.0"
     ]
 
 

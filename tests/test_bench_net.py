@@ -140,8 +140,8 @@ def test_memory_is_measured() -> None:
 
 
 def test_a_failing_process_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SpconvError, match="measuring the memory of second in a new process failed: "):
-        net_child.measure(net="second", frame="missing.npz", dtype="f32", mode="eager", threads=1)
+    with pytest.raises(SpconvError, match="measuring peak of second in a new process failed: "):
+        net_child.measure("peak", net="second", frame="missing.npz", dtype="f32", mode="eager", threads=1)
 
 
 def test_layers_are_compared_with_their_functions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

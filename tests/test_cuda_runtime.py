@@ -16,9 +16,10 @@ import pytest
 
 from spconv_compiler import env
 from spconv_compiler.errors import CodegenError, LaunchError
-from spconv_compiler.runtime.cuda import Event, Stream, capture, last_node
+from spconv_compiler.runtime.cuda import Event, Stream, capture
 from spconv_compiler.runtime.cuda_device import CudaDevice
 from spconv_compiler.runtime.cuda_library import CudaError, CudaLibrary, load_cuda
+from spconv_compiler.runtime.driver_library import passed
 
 SOURCE = pathlib.Path(__file__).resolve().parent / "cuda_shim" / "shim.c"
 STREAM, EVENT, MODULE, GRAPH, EXECUTABLE = 1, 2, 3, 5, 6
@@ -305,34 +306,25 @@ def test_columns_are_copied_and_captured(device: CudaDevice) -> None:
     assert host.tolist() == [1, 2, 5, 3, 4, 6]
 
 
-def test_a_graph_begins_with_other_arguments_in_every_run(device: CudaDevice) -> None:
-    """Its first launch takes what is set, the others what was captured; its template lives as long as it does."""
+def test_a_graph_is_launched_with_nothing_around_it(device: CudaDevice) -> None:
+    """By its handle and the stream's, made once; where that fails, the code says why. Its template is gone."""
     module, templates = device.load(PTX.encode()), shim(device, "shim_living", GRAPH)
     with device.stream() as stream:
-        (first, one), (second, two) = words(device, [1, 2, 3], stream), words(device, [5, 6, 7], stream)
-        head = device.prepare(module, "add_one", [1], 64, [first, 3])  # type: ignore[list-item]
-
-        def queue(to: int) -> None:
-            device.launch(module, "scale", [1], 64, [second, 3, -1], to)  # type: ignore[list-item]
-
-        graph = device.capture_behind(head, queue)
-        assert shim(device, "shim_living", GRAPH) == templates + 1
+        buffer, host = words(device, [1, 2], stream)
+        graph = device.capture(
+            lambda other: device.launch(module, "add_one", [1], 64, [buffer, 2], other)  # type: ignore[list-item]
+        )
+        assert shim(device, "shim_living", GRAPH) == templates
+        (handle, launch), bound = graph.bare(), passed(stream)
+        failed = device.calls().graph_failed
         with device.current():
-            graph.launch(stream)
-            head.slot(0).value, head.slot(1).value = second.pointer, 2  # type: ignore[attr-defined]
-            graph.launch(stream)
-        device.copy_out(one.ctypes.data, first, stream)  # type: ignore[arg-type]
-        device.copy_out(two.ctypes.data, second, stream)  # type: ignore[arg-type]
-    assert (one.tolist(), two.tolist()) == ([2, 3, 4], [4, 5, 7])
+            assert launch(handle, bound) == launch(handle, bound) == 0
+            assert str(failed(launch(bound, bound))).startswith("cuGraphLaunch: CUDA_ERROR_INVALID_HANDLE")
+        device.copy_out(host.ctypes.data, buffer, stream)  # type: ignore[arg-type]
+    assert host.tolist() == [3, 4]
     del graph
     gc.collect()
-    assert shim(device, "shim_living", GRAPH) == templates
     assert shim(device, "shim_living", EXECUTABLE) == 0
-
-
-def test_a_capture_of_nothing_has_no_last_node(device: CudaDevice) -> None:
-    with Stream(device.driver) as stream, pytest.raises(LaunchError, match="ends in 0 nodes"), capture(stream):
-        last_node(stream)
 
 
 @pytest.mark.parametrize("overlaps", [True, False])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import random
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -164,14 +165,17 @@ def test_arguments_of_exported_programs() -> None:
 
 class FromValues(Options):
     def forward(self, features: Any, indices: Any) -> Any:  # type: ignore[override]
+        print("the model's own words", file=sys.stderr)
         count = int(indices[:, 0].max()) + 1  # the culprit
         return super().forward(features, indices, count)
 
 
-def test_numbers_that_depend_on_values_are_named_with_their_line() -> None:
-    line = FromValues.forward.__code__.co_firstlineno + 1
+def test_numbers_that_depend_on_values_are_named_with_their_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """And nothing else is said: torch would print the whole graph up to there."""
+    line = FromValues.forward.__code__.co_firstlineno + 2
     with pytest.raises(InputError, match=rf"values of a tensor; at .*test_network_calls.py:{line}; .* constant"):
         sc.compile(with_integers(FromValues(), 1), voxels(40, 1), target="cpu")
+    assert set(capsys.readouterr().err.splitlines()) == {"the model's own words"}
 
 
 class Odd(Options):

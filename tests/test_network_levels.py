@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,13 +15,17 @@ from test_network_replay import Detector, Unet, call, compiled, eager, same
 
 import spconv_compiler as sc
 import spconv_compiler.pytorch as spconv
+from spconv_compiler.bench.net_plan import launch_plan
+from spconv_compiler.errors import InputError
 from spconv_compiler.geometry import ConvGeometry
 from spconv_compiler.level_options import LevelMap, MadeLevel, submanifold
 from spconv_compiler.nets.backbones import centerpoint
 from spconv_compiler.network.level_plan import level_plan
 from spconv_compiler.network.plan import NetworkPlan
+from spconv_compiler.runtime.driver_library import DriverLibrary
 
 __all__ = ["gpu"]
+LAUNCH = "hipModuleLaunchKernel"
 DOWN = ConvGeometry((3, 3, 3), (2, 2, 2), (1, 1, 1))
 
 
@@ -43,6 +48,59 @@ def test_a_detector_takes_nine_launches_for_its_maps(gpu: Gpu, shim: Shim) -> No
     assert kinds == ["place", *maps, *convolutions]
     assert len(convolutions) == 4
     assert net._runner.launches() == ([1] * 4, 9)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the driver's functions that are called by name, in order."""
+    found: list[str] = []
+    function = DriverLibrary.function
+
+    def noted(self: DriverLibrary, name: str) -> Callable[..., int]:
+        called = function(self, name)
+
+        def call_it(*arguments: Any) -> int:
+            found.append(name)
+            return int(called(*arguments))
+
+        return call_it
+
+    monkeypatch.setattr(DriverLibrary, "function", noted)
+    return found
+
+
+@pytest.mark.usefixtures("shim", "without_gradients")
+def test_no_host_read_between_the_first_launch_and_the_last(gpu: Gpu, shim: Shim, asked: list[str]) -> None:
+    """In the call that queues everything by itself, before it is captured; and the plan counts what was launched."""
+    model = with_integers(Detector(), 1)
+    net, _ = compiled(model)
+    call(gpu, net, voxels(90, 90))
+    # Step by step, levels are waited for: what the list is to show.
+    steps = asked[asked.index(LAUNCH) : len(asked) - asked[::-1].index(LAUNCH)]
+    assert any("Synchronize" in name for name in steps)
+    asked.clear()
+    shim.launched.clear()
+    frame = voxels(88, 5)
+    assert same(call(gpu, net, frame), eager(model, frame))
+    queued = asked[: asked.index("hipStreamBeginCapture")]
+    between = queued[queued.index(LAUNCH) : len(queued) - queued[::-1].index(LAUNCH)]
+    assert between.count(LAUNCH) == len(shim.launched) and not [name for name in between if "Synchronize" in name]
+    plan = launch_plan(net.plan, "gfx950")
+    assert plan["host_reads"] == 0 and plan["together"] and plan["on_rows"] == 0
+    gemms = [name for name in shim.launched if name.startswith("gemm")]
+    assert plan["convolutions"] == [1] * len(gemms) == [1] * 4
+    # One more takes the frame in.
+    assert plan["maps"] == len(shim.launched) - len(gemms) - 1
+
+
+def test_what_is_not_queued_as_one_has_no_count() -> None:
+    model = with_integers(Detector(), 1)
+    with torch.no_grad():
+        net = sc.compile(model, voxels(30, 0), target="cpu")
+    found = launch_plan(net.plan, "gfx950-sim")
+    assert found["host_reads"] is None and found["why"] == "target gfx950-sim has no graphs"
+    with pytest.raises(InputError, match="cpu is no GPU, and has no launches; accepted: gfx950, sm_90"):
+        launch_plan(net.plan, "cpu")
 
 
 def plan_of(model: torch.nn.Module, frame: Any) -> tuple[NetworkPlan, list[Any]]:

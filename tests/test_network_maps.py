@@ -13,6 +13,8 @@ from conv_cases import voxels
 import spconv_compiler as sc
 from spconv_compiler import driver, row_order, sparse_driver, sparse_map
 from spconv_compiler.errors import InputError
+from spconv_compiler.options import triple
+from spconv_compiler.reference import kernel_map
 
 SHAPE = (12, 30, 34)
 GEOMETRIES = {
@@ -131,11 +133,12 @@ def test_kinds_of_coordinates(kind: str) -> None:
 def test_no_voxels_and_outputs_that_vanish() -> None:
     empty = torch.zeros(0, 4, dtype=torch.int32)
     maps = build(empty)
-    assert maps["subm0"] is None and maps.coords("down2").shape == (0, 4)
+    assert maps["subm0"].kernel_map is None and maps.coords("down2").shape == (0, 4)
+    assert maps["subm0"].rows == 0 and [len(part) for part in maps["subm0"].pairs()] == [0, 0, 0]
     last_plane = torch.tensor([[0, 4, 0, 0], [0, 4, 3, 3]], dtype=torch.int32)
     geometries = {"down": sc.MapGeometry(2, stride=2), "subm": sc.MapGeometry(submanifold=True, reads="down")}
     maps = sc.build_maps(last_plane, geometries, spatial_shape=(5, 4, 4))
-    assert maps["down"].out_rows == 0 and maps["subm"] is None
+    assert maps["down"].out_rows == 0 and maps["subm"].kernel_map is None
 
 
 def test_names_that_are_not_there() -> None:
@@ -156,8 +159,63 @@ def test_memory_of_maps() -> None:
     down = maps["down1"]
     pairs = len(down.pairs()[0])
     assert 8 * pairs < down.nbytes <= 12 * pairs + 40 * (down.in_rows + down.out_rows)
-    assert 8 * maps["subm1"].pairs < maps["subm1"].nbytes <= 12 * maps["subm1"].pairs + 40 * maps["subm1"].rows
+    subm = maps["subm1"].kernel_map
+    assert len(maps["subm1"].pairs()[0]) == subm.pairs
+    assert 8 * subm.pairs < subm.nbytes <= 12 * subm.pairs + 40 * subm.rows
     assert isinstance(down, sparse_map.SparseMap)
+
+
+@pytest.mark.parametrize(
+    ("size", "dilation", "target"),
+    [(3, 1, None), ((1, 3, 5), (1, 2, 1), None), pytest.param(3, 1, "gfx950-sim", marks=pytest.mark.slow)],
+)
+def test_pairs_of_submanifold_entries(size: Any, dilation: Any, target: str | None) -> None:
+    coords, geometry = shuffled(300), sc.MapGeometry(size, dilation=dilation, submanifold=True)
+    map_ = sc.build_maps(coords, {"subm": geometry}, target=target)["subm"]
+    table = kernel_map(coords.numpy(), triple(size, "size"), triple(dilation, "dilation"))
+    tap, row = np.nonzero(table.T >= 0)
+    for found, wanted in zip(map_.pairs(), (tap, table[row, tap], row), strict=True):
+        assert found.dtype == np.int32 and np.array_equal(found, wanted)
+    assert map_.coords is coords and map_.rows == 300 and map_.kernel_map.pairs == len(tap)
+    assert repr(map_).startswith("SubmanifoldMap(300 voxels, ConvGeometry(kernel_size=(")
+
+
+def test_levels_without_room() -> None:
+    """No cell of a level is left: it is empty, as is all that is made of it."""
+    geometries = {
+        "down": sc.MapGeometry(3, stride=2),
+        "subm": sc.MapGeometry(3, submanifold=True, reads="down"),
+        "pool": sc.MapGeometry(2, stride=2, reads="down"),
+        "back": sc.MapGeometry(3, stride=2, transposed=True, reads="down", onto="input"),
+    }
+    maps = sc.build_maps(torch.tensor([[0, 0, 4, 4]], dtype=torch.int32), geometries, spatial_shape=(2, 9, 9))
+    assert maps.spatial_shape("down") == (0, 4, 4) and maps.spatial_shape("pool") == (0, 2, 2)
+    assert [len(maps.coords(level)) for level in maps.levels] == [1, 0, 0]
+    assert [len(map_.pairs()[0]) for map_ in maps.values()] == [0, 0, 0, 0]
+    assert (maps["back"].in_rows, maps["back"].out_rows) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("geometries", "message"),
+    [
+        ({"a": sc.MapGeometry(2, submanifold=True)}, "'a': kernel_size is (2, 2, 2); accepted: three odd sizes"),
+        ({"a": sc.MapGeometry((3, 3), stride=2)}, "'a': kernel_size is (3, 3); accepted: one whole number"),
+        ({"b": sc.MapGeometry(3, stride=2, output_padding=1)}, "'b': output_padding is (1, 1, 1); accepted: 0, or"),
+        ({"c": sc.MapGeometry(3, stride=2, onto="input")}, "'c': 99 out_coords are out of range, the first in row 0"),
+        ({"d": 3}, "'d' is a int; accepted: a MapGeometry"),
+        ([sc.MapGeometry(3)], "geometries are a list; accepted: a dict of MapGeometry by name"),
+    ],
+)
+def test_errors_name_the_entry(geometries: Any, message: str) -> None:
+    coords = shuffled(100) + torch.tensor([0, 6, 15, 17], dtype=torch.int32)
+    with pytest.raises(InputError) as error:
+        sc.build_maps(coords, geometries, spatial_shape=(18, 45, 51))
+    assert str(error.value).startswith(message)
+
+
+def test_unit_steps_of_a_submanifold_entry_may_be_spelt_out() -> None:
+    spelt = sc.MapGeometry(3, stride=(1, 1, 1), padding=[0, 0, 0], submanifold=True)
+    assert sc.build_maps(shuffled(30), {"subm": spelt})["subm"].rows == 30
 
 
 def test_a_level_that_is_not_there() -> None:

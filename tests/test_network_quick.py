@@ -13,6 +13,8 @@ from test_network_replay import Layer, call, compiled, eager, same
 
 from spconv_compiler.errors import InputError, LaunchError
 from spconv_compiler.network import quick
+from spconv_compiler.network.captured import LastWork
+from spconv_compiler.network.intake import Intake
 from spconv_compiler.network.replay import Replay
 from spconv_compiler.runtime.hip import Stream
 
@@ -58,17 +60,7 @@ def test_calls_are_quick_once_the_graph_is_there(
             stream.synchronize()
         assert all(torch.equal(gpu.fetch(found), wanted) for found, wanted in kept)
         gpu.current = home
-    assert shim.launched.count("place_rows_b256") == 6
-
-
-def test_a_driver_without_such_graphs_takes_the_frame_in_in_front(gpu: Gpu, shim: Shim, long_way: list[int]) -> None:
-    model, frame = with_integers(Layer(), 4), voxels(30, 1)
-    net, replay = compiled(model, 30)
-    replay.headed = True
-    for _ in range(4):
-        assert same(call(gpu, net, frame), eager(model, frame))
-    assert len(long_way) == 2 and shim.launched[-2:-1] != ["place_rows_b256"]
-    assert shim.launched.count("place_rows_b256") == 3
+    assert shim.launched.count("place_rows_b256") == 1 and shim.launched.count("place_rows_by_words_b256") == 5
 
 
 def test_a_call_waits_for_its_coordinates_alone(gpu: Gpu, shim: Shim) -> None:
@@ -81,7 +73,10 @@ def test_a_call_waits_for_its_coordinates_alone(gpu: Gpu, shim: Shim) -> None:
     gpu.current.synchronize()
     shim.launched.clear()
     out = net(*tensors)
-    assert shim.launched == ["place_rows_b256"]
+    # What needs no coordinates comes first.
+    first, second, *_ = shim.launched
+    assert first.startswith(("fill_grid", "clear_sort")) and second == "place_rows_by_words_b256"
+    assert not any(name.startswith("gemm") for name in shim.launched)
     assert torch.equal(gpu.fetch(out), eager(model, frame))
 
 
@@ -138,3 +133,60 @@ def test_what_goes_the_long_way(gpu: Gpu, long_way: list[int]) -> None:
     gpu.capturing = True
     out = net(features.detach(), indices)
     assert replay.reason is not None and "captures the stream" in replay.reason
+
+
+def test_a_call_that_ends_early_is_waited_for(gpu: Gpu, shim: Shim, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its graph has not read yet where its frame is, and the next call is to write there."""
+    found: list[list[str]] = []
+    wait = LastWork.wait
+
+    def noted(self: LastWork) -> None:
+        wait(self)
+        found.append([*shim.launched])
+
+    monkeypatch.setattr(LastWork, "wait", noted)
+    model = with_integers(Layer(), 4)
+    net, replay = compiled(model, 30)
+    frames = [voxels(count, count) for count in (30, 30, 30, 20, 32)]
+    for frame in frames[:3]:
+        assert same(call(gpu, net, frame), eager(model, frame))
+    first, second = ([gpu.put(tensor) for tensor in frame] for frame in frames[3:])
+    shim.fail("hipEventRecord", "hipErrorLaunchFailure")
+    with pytest.raises(LaunchError, match="hipEventRecord"):
+        net(*first)
+    shim.launched.clear()
+    found.clear()
+    assert same(gpu.fetch(net(*second)), eager(model, frames[4])) and replay.graphs == 1
+    (launched,) = found
+    assert launched.count("place_rows_by_words_b256") == 1
+
+
+def test_results_have_memory_of_their_own(gpu: Gpu) -> None:
+    """Memory is found one call ahead: for this stream, in the mode that the result is made in, while it is small."""
+    model, frame = with_integers(Layer(), 4), voxels(30, 1)
+    net, _ = compiled(model, 30)
+    tensors, kept = [gpu.put(tensor) for tensor in frame], []
+    for turn in range(6):
+        with torch.inference_mode(turn % 3 == 2):
+            kept.append(net(*tensors))
+            assert kept[-1].is_inference() == (turn % 3 == 2)
+    assert len({out.data_ptr() for out in kept}) == 6
+    assert all(torch.equal(gpu.fetch(out), eager(model, frame)) for out in kept)
+
+
+def test_without_memory_for_the_words_calls_go_the_long_way(
+    gpu: Gpu, long_way: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That is said once."""
+
+    def refused(self: Intake) -> None:
+        raise LaunchError("no memory of the host is left")
+
+    monkeypatch.setattr(Intake, "by_words", refused)
+    model, frame = with_integers(Layer(), 4), voxels(30, 1)
+    net, replay = compiled(model, 30)
+    for _ in range(4):
+        assert same(call(gpu, net, frame), eager(model, frame))
+    assert len(long_way) == 4 and replay.graphs == 1
+    said = [record.args for record in caplog.records if "long way" in record.msg]
+    assert said == [("no memory of the host is left",)]

@@ -9,6 +9,7 @@ import pytest
 
 import spconv_compiler as sc
 from spconv_compiler.coordinates import Box
+from spconv_compiler.errors import InputError
 from spconv_compiler.geometry import ConvGeometry
 
 FAR = [0, 10**6, -(10**6), 2**30, -(2**30), 2**31 - 4]
@@ -57,6 +58,23 @@ def test_outputs_beyond_a_shape() -> None:
         coords, features, np.ones((5, 1, 1, 1, 4), np.float32), padding=40, spatial_shape=shape, batch_size=2
     )
     assert (out_coords.shape, out.shape) == ((0, 4), (0, 5))
+
+
+@pytest.mark.parametrize("target", ["cpu", pytest.param("gfx950-sim", marks=pytest.mark.slow)])
+def test_a_grid_without_room_has_none_for_what_follows_either(target: str) -> None:
+    """The shape that one op leaves is one that the next op takes, though no voxel lies in it."""
+    features, weight = np.ones((1, 4), np.float32), np.ones((4, 3, 3, 3, 4), np.float32)
+    coords, shape = np.array([[0, 0, 4, 4]], np.int32), (2, 9, 9)
+    where = {"batch_size": 1, "target": target}
+    first = sc.build_map(coords, 3, stride=2, spatial_shape=shape, **where)
+    assert first.out_spatial_shape == (0, 4, 4) and first.out_rows == 0
+    second = sc.build_map(first.out_coords, 3, stride=2, padding=1, spatial_shape=(0, 4, 4), **where)
+    assert second.out_spatial_shape == (0, 2, 2) and second.out_coords.shape == (0, 4)
+    assert sc.mapped_conv3d(features[:0], weight, map=second).shape == (0, 4)
+    out_coords, out = sc.sparse_conv3d(first.out_coords, features[:0], weight, spatial_shape=(0, 4, 4), **where)
+    assert (out_coords.shape, out.shape) == ((0, 4), (0, 4))
+    with pytest.raises(InputError, match=r"spatial_shape is \(0, 4, 4\); accepted: three sizes"):
+        sc.build_map(coords, 3, stride=2, spatial_shape=(0, 4, 4), **where)
 
 
 @pytest.mark.parametrize("transposed", [False, True])

@@ -14,6 +14,16 @@ from spconv_compiler.level_options import AnyOptions
 _TOUCHES = re.compile(r"^\s*(?:@\S+\s+)?(?:ld|st|atom|red|cp|mbarrier|fence|bar|barrier|shfl|vote|wgmma)[.;]", re.M)
 
 
+def test_a_frame_is_found_before_the_wait_and_read_behind_it() -> None:
+    """One lane reads what the host has written; coordinates, and all that is written, come behind the wait."""
+    text = compile_options(FrameOptions("sm_90", by_words=True)).object.decode()
+    before, wait, after = text.partition("griddepcontrol.wait;")
+    assert wait and after.lstrip().startswith("griddepcontrol.launch_dependents;")
+    assert before.count("ld.global") == 1 and before.rstrip().endswith("bar.sync \t0;")
+    assert not re.search(r"^\s*(?:@\S+\s+)?(?:st\.global|atom|red)", before, re.MULTILINE)
+    assert after.count("ld.global") == 4 and "param_1" not in after
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
@@ -66,3 +67,27 @@ def test_arguments_that_are_not_accepted() -> None:
         x.features = x.features
     with refused("accepted: x = x . other"):
         x += x
+
+
+def test_four_spatial_axes() -> None:
+    """Frameworks import these names and register them; whoever builds one is told."""
+    kinds = ["SubMConv4d", "SparseConv4d", "SparseConvTranspose4d"]
+    for build in (
+        *(lambda kind=kind: getattr(spconv, kind)(3, 4, 3) for kind in kinds),
+        lambda: spconv.SparseInverseConv4d(3, 4, 3, "key"),
+        lambda: spconv.SparseMaxPool4d(2),
+        lambda: spconv.SparseConvolution(4, 3, 4),
+    ):
+        with pytest.raises(InputError, match="^S[A-Za-z]+(4d|tion) has 4 spatial axes; accepted: 1, 2 or 3"):
+            build()
+    with pytest.raises(InputError, match="has 0 spatial axes"):
+        spconv.SparseAvgPool(0, 2)
+
+
+def test_layers_are_found_where_spconv_has_them() -> None:
+    conv = importlib.import_module("spconv_compiler.pytorch.conv")
+    for name in ("SubMConv3d", "SparseConv2d", "SparseInverseConv1d", "SparseConvTranspose3d", "SparseConvolution"):
+        assert getattr(conv, name) is getattr(spconv, name)
+    for name in ("given", "SparseConv5d", "_SubMConv"):
+        with pytest.raises(AttributeError, match=f"'spconv_compiler.pytorch.conv' has no attribute '{name}'"):
+            getattr(conv, name)

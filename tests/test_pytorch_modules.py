@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -292,3 +293,29 @@ def test_another_target(target: str) -> None:
         out = net(x).features
     assert spconv.current_target() != target
     assert torch.equal(out, net(x).features)
+
+
+@pytest.fixture
+def swapping() -> Iterator[None]:
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    yield
+    torch.__future__.set_swap_module_params_on_conversion(False)
+
+
+@pytest.mark.usefixtures("swapping")
+def test_parameters_that_torch_swaps_for_new_ones() -> None:
+    """torch refuses tensors that anything refers to weakly, as caches of packed weights do."""
+    rng = torch.Generator().manual_seed(3)
+    indices = torch.nn.functional.pad(torch.arange(12).int()[:, None], (3, 0))
+    features = torch.randn(12, 4, generator=rng)
+    layers = [spconv.SparseSequential(spconv.SubMConv3d(4, 6, 3), spconv.SparseConv3d(6, 4, 2, 2)).eval() for _ in "ab"]
+    x, short = (spconv.SparseConvTensor(values, indices, [4, 4, 12], 1) for values in (features, features.bfloat16()))
+    with torch.no_grad():
+        first, other = (layer(x).features for layer in layers)
+        weight = layers[0][0].weight
+        layers[0].load_state_dict(layers[1].state_dict())
+        assert layers[0][0].weight is weight and torch.equal(layers[0](x).features, other)
+        assert not torch.equal(first, other)
+        wanted = copy.deepcopy(layers[1]).bfloat16()(short).features
+        assert torch.equal(layers[0].to(torch.bfloat16)(short).features, wanted)
+        assert layers[0][0].weight is weight and weight.dtype is torch.bfloat16

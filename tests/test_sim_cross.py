@@ -236,6 +236,21 @@ def test_refused_capacities(options: dict[str, Any], message: str) -> None:
         sc.build_map(voxels(5, 4), 2, **{"stride": 2, "target": TARGET, **options})
 
 
+@pytest.mark.parametrize("axes", [1, 2])
+def test_one_and_two_dimensions_through_unit_axes(axes: int) -> None:
+    span, kernel, stride, padding = ((1, 1, 90), (1, 11, 13))[axes - 1], *(
+        (one,) * (3 - axes) + (many,) * axes for one, many in ((1, 3), (1, 2), (0, 1))
+    )
+    coords, grid = voxels(40, span, batches=2, seed=axes), rc.Grid.of(kernel, stride, padding)
+    map_ = sc.build_map(
+        coords, kernel, stride=stride, padding=padding, spatial_shape=span, batch_size=2, target=TARGET
+    )
+    assert map_.out_spatial_shape == (((1, 1, 45), (1, 6, 7))[axes - 1])
+    assert np.array_equal(map_.out_coords, rc.outputs(coords, grid, shape=map_.out_spatial_shape))
+    found = set(zip(*(column.tolist() for column in map_.pairs()), strict=True))
+    assert found == set(rc.triples(coords, map_.out_coords, grid))
+
+
 def test_vanishing_outputs() -> None:
     """The last plane of an odd axis without padding has no output: empty arrays, and an inverse of biases."""
     coords = np.array([[0, 4, 0, 0], [0, 4, 3, 3]], np.int32)

@@ -56,15 +56,13 @@ def frame(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(rows, CHANNELS, device="cuda").half(), coords
 
 
-@pytest.mark.parametrize("headed", [False, True])
 @pytest.mark.parametrize("overlaps", [False, True])
-def test_a_layer_is_the_same_in_every_way(driver: CudaContext, headed: bool, overlaps: bool) -> None:
+def test_a_layer_is_the_same_in_every_way(driver: CudaContext, overlaps: bool) -> None:
     """As the eager convolution on frames of any size, one after another without a wait, on two streams in turns."""
     driver.overlaps = overlaps
     model = _Layer().half().eval()
     frames = [frame(rows) for rows in (30_000, 1, 29_999, 12_345, 30_000, 128)]
     net = sc.compile(model.cpu(), tuple(tensor.cpu() for tensor in frames[-1]), target="sm_90")
-    net.replay.headed = headed
     limits: dict[str, Any] = {"spatial_shape": SHAPE, "batch_size": 1}
     weight = model.conv.weight.cuda()
     driver.overlaps = False

@@ -80,7 +80,21 @@ def test_refused_when_transposed(change: dict[str, Any], message: str) -> None:
 def test_targets_outside_of_the_output_shape_are_named() -> None:
     """Nothing is clipped in silence: a row that cannot be an output is an error, not a row less."""
     targets = np.array([[0, 0, 0, 0], [0, 3, 0, 0]], np.int32)
-    refused("1 coords are out of range, the first in row 1", spatial_shape=(6, 6, 6), out_coords=targets)
+    refused("1 out_coords are out of range, the first in row 1", spatial_shape=(6, 6, 6), out_coords=targets)
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (np.zeros((1, 4), np.float32), "out_coords have dtype f32; accepted: int32"),
+        (np.zeros(4, np.int32), "out_coords have shape [4]; accepted: [N, 3] (z, y, x) or"),
+        (np.array([[0, 2**40, 0, 0]]), "1 out_coords are outside int32, the first in row 0"),
+        (np.array([[-1, 0, 0, 0]], np.int32), "1 out_coords are out of range, the first in row 0: [-1, 0, 0, 0]"),
+        ([[0, 0, 0, 0]], "out_coords is a list; accepted"),
+    ],
+)
+def test_a_bad_set_of_targets_is_called_by_its_name(targets: Any, message: str) -> None:
+    refused(message, out_coords=targets)
 
 
 def test_negative_coordinates_in_a_shape_are_named() -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conv_cases import check, make_case, voxels
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 import spconv_compiler as sc
 from spconv_compiler import reference
 from spconv_compiler.arrays import as_array
 from spconv_compiler.artifact import Artifact
+from spconv_compiler.bench import frames
 from spconv_compiler.compiler import compile_options
 from spconv_compiler.coordinates import Box
 from spconv_compiler.driver_gpu import GpuConvKernel
@@ -161,6 +165,31 @@ def test_equals_the_dense_grid() -> None:
     one, other = (run_map(coords, mapper=mapper) for mapper in mappers.MAPPERS)
     for name in ("table", "tap_tile", "tap_count"):
         np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+@settings(deadline=None, max_examples=5)
+@given(st.integers(1, 300), st.tuples(*[st.integers(1, 9)] * 3), st.integers(1, 3), st.integers(0, 2**20))
+@example(1, (1, 1, 1), 1, 0)
+@example(17, (1, 1, 17), 1, 1)
+@example(60, (1, 8, 8), 1, 2)
+def test_both_mappers_of_any_box(rows: int, span: Triple, batches: int, seed: int) -> None:
+    """Lines and planes among them, rows in any order and with repetitions, workgroups in any order."""
+    rng = np.random.default_rng(seed)
+    coords = rng.integers(0, (batches, *span), (rows, 4)).astype(np.int32) + rng.integers(-9, 9, 4) * [0, 1, 1, 1]
+    for mapper in mappers.MAPPERS:
+        check_map(coords.astype(np.int32), mapper=mapper, seed=seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("frame", frames.NAMES[:7])
+def test_both_mappers_on_real_frames(frame: str, shuffle: bool, shared_dir: Path) -> None:
+    """Of the seven frames those whose grid a simulator holds, by both; table, pairs and tiles against the reference."""
+    coords = frames.load_frame(frame, shared_dir / "data", shuffle).coords
+    cells = symbols_of(coords, CUBE, FLAT)["cells"]
+    check_map(coords, key_width=32 if cells < 2**31 else 64)
+    if cells < 2**28:
+        check_map(coords, mapper="dense_grid")
 
 
 @pytest.mark.parametrize("low", [-(2**31), 2**31 - 9], ids=["least", "greatest"])

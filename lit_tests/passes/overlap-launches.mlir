@@ -23,6 +23,23 @@ gpu.module @kernels {
   }
 }
 
+// What is marked comes before the wait, with all in front of it.
+gpu.module @more {
+  // CHECK-LABEL: gpu.func @begins_early(
+  // CHECK-NEXT: llvm.load
+  // CHECK-NEXT: gpu.barrier
+  // CHECK-NEXT: nvvm.griddepcontrol wait
+  // CHECK-NEXT: nvvm.griddepcontrol launch_dependents
+  // CHECK-NEXT: llvm.store
+  // CHECK-NOT: nvvm.griddepcontrol
+  gpu.func @begins_early(%in: !llvm.ptr<1>, %out: !llvm.ptr<1>) kernel {
+    %value = llvm.load %in : !llvm.ptr<1> -> i32
+    gpu.barrier {spconv.early}
+    llvm.store %value, %out : i32, !llvm.ptr<1>
+    gpu.return
+  }
+}
+
 // What is no kernel has nothing to wait for.
 // CHECK-LABEL: func.func @host(
 // CHECK-NOT: nvvm.griddepcontrol

@@ -21,7 +21,6 @@ from spconv_compiler.passes.gpu.lanes import (
     fetch_add,
     from_lane,
     get,
-    load,
     load_device,
     plus,
     put,
@@ -127,49 +126,28 @@ def look_back_wave(state: V, tile: V, total: V, place: Callable[[V], V], wave: i
     return before
 
 
-def scan_tiles(count: str, lanes: int, items: int) -> str:
-    """Workgroups of exclusive_scan, a text for plan.size_map."""
-    return f"({count} + 1) ceildiv {lanes * items}"
-
-
-def scan_words(count: str, lanes: int, items: int) -> str:
-    """Words of its state, for zero_words: the ticket, then a word for each tile."""
-    return f"({scan_tiles(count, lanes, items)} + 4) floordiv 4 * 4"
-
-
 def scan_shared(lanes: int, wave: int) -> list[ir.Type]:
-    """The workgroup memory of exclusive_scan."""
+    """The workgroup memory of sum_before and take_tile: totals of waves, the ticket, the sum before the tile."""
     return [shared(lanes // wave), shared(1), shared(1)]
 
 
-def exclusive_scan(lanes: int, items: int, wave: int) -> Callable[..., None]:
-    """Body(values i32, sums i32, state i32, count, shared…): sums[i] = Σ values[:i], for i from 0 to count.
+def sum_before(
+    state: V, tile: V, own: V, totals: V, sum_: V, lanes: int, wave: int, index: ir.Type | None = None
+) -> V:
+    """The sum of `own` i32 over all lanes before this one: those of earlier tiles, and those below it in its tile.
 
-    A workgroup per tile of lanes·items sums (scan_tiles); a lane has `items` neighbouring ones. state: zeros.
+    state: the ticket, then a word for each tile. totals, sum_: of scan_shared. index: type of places in state, i32 by
+    default. It contains barriers.
     """
 
-    def body(values: V, sums: V, state: V, count: V, totals: V, ticket: V, sum_: V) -> None:
-        tile = take_tile(state, const(0, i32()), ticket, wave)
-        first = plus(times(tile, lanes * items), times(thread(), items))
-        own = [
-            if_else(at.ult(count), lambda at=at: [load(values, at)], lambda: [const(0, i32())])[0]  # type: ignore[misc]
-            for at in (plus(first, item) for item in range(items))
-        ]
-        running = [const(0, i32())]
-        for value in own:
-            running.append(running[-1] + value)
-        inclusive = scan_workgroup(running[-1], totals, wave, lanes // wave)
-        # The last wave has the tile's total.
-        with if_(thread() >= lanes - wave):
-            total = from_lane(inclusive, wave - 1, wave)
-            earlier = look_back_wave(state, tile, total, lambda other: plus(other, 1), wave)
-            with if_(thread().eq(lanes - 1)):
-                put(earlier, sum_, const(0, i32()))
-        barrier()
-        start = get(sum_, const(0, i32())) + inclusive - running[-1]
-        for item in range(items):
-            at = plus(first, item)
-            with if_(at.compare("ule", count)):
-                store(start + running[item], sums, at)
+    def place(other: V) -> V:
+        return plus(other.to(index or i32()), 1)
 
-    return body
+    inclusive = scan_workgroup(own, totals, wave, lanes // wave)
+    # The last wave has the tile's total.
+    with if_(thread() >= lanes - wave):
+        earlier = look_back_wave(state, tile, from_lane(inclusive, wave - 1, wave), place, wave)
+        with if_(thread().eq(lanes - 1)):
+            put(earlier, sum_, const(0, i32()))
+    barrier()
+    return get(sum_, const(0, i32())) + inclusive - own

@@ -192,9 +192,9 @@ def fetch_put(value: V, memory: V, index: V) -> V:
     return V(memref.atomic_rmw(arith.AtomicRMWKind.addi, value.value, memory.value, [place]))
 
 
-def barrier() -> None:
+def barrier() -> ir.Operation:
     """Waits for the workgroup; what was put before can be read by all after."""
-    gpu.barrier()
+    return gpu.barrier().operation
 
 
 def wave_barrier() -> None:

@@ -16,24 +16,18 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from spconv_compiler import level_options as lo
-from spconv_compiler.bindings import ir
 from spconv_compiler.geometry import ConvGeometry
 from spconv_compiler.level_options import LANES, WORD_CELLS, WORDS_A_LANE, LevelOptions
-from spconv_compiler.passes.gpu.device_scan import look_back_wave, take_tile
+from spconv_compiler.passes.gpu.device_scan import sum_before, take_tile
 from spconv_compiler.passes.gpu.lanes import (
     Part,
     atomic,
-    barrier,
     block,
     concatenate,
     from_lane,
-    get,
     load,
     plus,
     popcount,
-    put,
-    scan_workgroup,
-    shared,
     store,
     thread,
     times,
@@ -174,13 +168,8 @@ def _mark_box(marks: V, level: Level, batch: V, span: Sequence[tuple[V, V]]) -> 
             atomic("or", const(1, i32()) << (cell % WORD_CELLS), marks, level.pairs + (cell // WORD_CELLS) * 2)
 
 
-def rank_shared(wave: int) -> list[ir.Type]:
-    """The workgroup memory of rank."""
-    return [shared(LANES // wave), shared(1), shared(1)]
-
-
 def rank(levels: int, wave: int) -> Callable[..., None]:
-    """Body(marks, level_rows, counts, places, shared…): ranks beside all bits; rows and numbers of made levels.
+    """Body(marks, level_rows, counts, places, *scan_shared): ranks beside all bits; rows and numbers of made levels.
 
     A workgroup a tile of one level; its grid may be larger.
     """
@@ -202,15 +191,7 @@ def rank(levels: int, wave: int) -> Callable[..., None]:
             for half in range(WORDS_A_LANE // 2):
                 two = load(pairs, plus(times(first, 2), half * 4), 4)
                 own = own + popcount(two.lane(0)) + popcount(two.lane(2))
-            inclusive = scan_workgroup(own, totals, wave, LANES // wave)
-            # The last wave has the tile's total.
-            with if_(thread() >= LANES - wave):
-                total = from_lane(inclusive, wave - 1, wave)
-                earlier = look_back_wave(state, tile, total, lambda other: plus(other, 1), wave)
-                with if_(thread().eq(LANES - 1)):
-                    put(earlier, sum_, zero)
-            barrier()
-            start = get(sum_, zero) + inclusive - own
+            start = sum_before(state, tile, own, totals, sum_, LANES, wave)
             with if_(which.ne(0) & tile.eq(level.tiles - 1) & thread().eq(LANES - 1)):
                 store((start + own).min(level.capacity), counts, times(which, 2))
                 store(start + own, counts, plus(times(which, 2), 1))

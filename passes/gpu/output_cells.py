@@ -13,23 +13,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from spconv_compiler.bindings import ir, math
+from spconv_compiler.bindings import math
 from spconv_compiler.passes.gpu.box import key_type
 from spconv_compiler.passes.gpu.cross_axes import candidates, output_at
-from spconv_compiler.passes.gpu.device_scan import look_back_wave, take_tile
+from spconv_compiler.passes.gpu.device_scan import sum_before, take_tile
 from spconv_compiler.passes.gpu.lanes import (
     atomic,
-    barrier,
     block,
     concatenate,
-    from_lane,
-    get,
     load,
     plus,
     popcount,
-    put,
-    scan_workgroup,
-    shared,
     store,
     thread,
     times,
@@ -88,7 +82,7 @@ def clear(key_width: int, lanes: int) -> Callable[..., None]:
         with if_(number.compare("uge", blocks)):
             row = (number - blocks) * lanes + lane
             with if_(row.ult(capacity)):
-                store(concatenate([const(-1, i32()), *[const(0, i32())] * 3]), out, times(row, 4))
+                write_no_cell(out, row)
 
     return body
 
@@ -139,13 +133,8 @@ def _mark(marks: V, first: V, line: V, extent: V, output: V) -> None:
     atomic("or", bit, marks, plus(first, cell // _WORD))
 
 
-def read_shared(lanes: int, wave: int) -> list[ir.Type]:
-    """The workgroup memory of read_marks."""
-    return [shared(lanes // wave), shared(1), shared(1)]
-
-
 def read_marks(key_width: int, lanes: int, wave: int) -> Callable[..., None]:
-    """Body(marks, out, out_count, cells, capacity, *out_box, shared…): the marked cells as rows, in order."""
+    """Body(marks, out, out_count, cells, capacity, *out_box, *scan_shared): the marked cells as rows, in order."""
     key, tile_words = key_type(key_width), lanes * _WORDS
 
     def body(marks: V, out: V, out_count: V, cells: V, capacity: V, *more: V) -> None:
@@ -157,15 +146,7 @@ def read_marks(key_width: int, lanes: int, wave: int) -> Callable[..., None]:
         own = popcount(words[0])
         for word in words[1:]:
             own = own + popcount(word)
-        inclusive = scan_workgroup(own, totals, wave, lanes // wave)
-        # The last wave has the tile's total.
-        with if_(thread() >= lanes - wave):
-            total = from_lane(inclusive, wave - 1, wave)
-            earlier = look_back_wave(marks, tile, total, lambda other: plus(other.to(key), 1), wave)
-            with if_(thread().eq(lanes - 1)):
-                put(earlier, sum_, zero)
-        barrier()
-        row = get(sum_, zero) + inclusive - own
+        row = sum_before(marks, tile, own, totals, sum_, lanes, wave, key)
         tiles = (plus(cells, tile_cells(lanes) - 1) // tile_cells(lanes)).to(i32())
         with if_((tile.eq(tiles - 1)) & thread().eq(lanes - 1)):
             store((row + own).min(capacity), out_count, zero)
@@ -198,6 +179,11 @@ def write_cells(out: V, row: V, capacity: V, word: V, cell: V, box: tuple[V, ...
         return [bits & (bits - 1), row + 1]
 
     return while_([word, row], lambda bits, row: (bits.ne(0), [bits, row]), next_bit)[1]
+
+
+def write_no_cell(out: V, row: V) -> None:
+    """out[row] = a row that is left over: batch −1."""
+    store(concatenate([const(-1, i32()), *[const(0, i32())] * 3]), out, times(row, 4))
 
 
 def write_cell(out: V, row: V, key: V, box: tuple[V, ...]) -> None:

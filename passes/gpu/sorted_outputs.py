@@ -15,25 +15,10 @@ import dataclasses
 import math
 from collections.abc import Callable
 
-from spconv_compiler.bindings import ir
 from spconv_compiler.passes.gpu.cross_axes import candidates, output_at
-from spconv_compiler.passes.gpu.device_scan import look_back_wave, take_tile, zero_words
-from spconv_compiler.passes.gpu.lanes import (
-    barrier,
-    block,
-    concatenate,
-    from_lane,
-    get,
-    load,
-    plus,
-    put,
-    scan_workgroup,
-    shared,
-    store,
-    thread,
-    times,
-)
-from spconv_compiler.passes.gpu.output_cells import write_cell
+from spconv_compiler.passes.gpu.device_scan import sum_before, take_tile, zero_words
+from spconv_compiler.passes.gpu.lanes import block, load, plus, store, thread, times
+from spconv_compiler.passes.gpu.output_cells import write_cell, write_no_cell
 from spconv_compiler.passes.gpu.radix_sort import Sort
 from spconv_compiler.passes.kernel_builder import V, const, i32, if_, if_else
 from spconv_compiler.passes.reach import Reach
@@ -85,7 +70,7 @@ class SortedOutputs:
             zero_words(self.lanes)(scan, plus(plus(total, tile - 1) // tile, 1))
             row = plus(times(block(), self.lanes), thread())
             with if_(row.ult(capacity)):
-                store(concatenate([const(-1, i32()), *[const(0, i32())] * 3]), out, times(row, 4))
+                write_no_cell(out, row)
 
         return body
 
@@ -126,12 +111,8 @@ class SortedOutputs:
 
         return body
 
-    def unique_shared(self) -> list[ir.Type]:
-        """The workgroup memory of unique."""
-        return [shared(self.lanes // self.sort.wave), shared(1), shared(1)]
-
     def unique(self) -> Callable[..., None]:
-        """Body(records, state, scan, out, out_count, rows, cells, capacity, *out_box, shared…): each key once."""
+        """Body(records, state, scan, out, out_count, rows, cells, capacity, *out_box, *scan_shared): each key once."""
         lanes, wave = self.lanes, self.sort.wave
 
         def body(
@@ -146,15 +127,7 @@ class SortedOutputs:
             own = zero
             for new in is_new:
                 own = own + new.select(const(1, i32()), 0)
-            inclusive = scan_workgroup(own, totals, wave, lanes // wave)
-            # The last wave has the tile's total.
-            with if_(thread() >= lanes - wave):
-                last = from_lane(inclusive, wave - 1, wave)
-                earlier = look_back_wave(scan, tile, last, lambda other: plus(other, 1), wave)
-                with if_(thread().eq(lanes - 1)):
-                    put(earlier, sum_, zero)
-            barrier()
-            row = get(sum_, zero) + inclusive - own
+            row = sum_before(scan, tile, own, totals, sum_, lanes, wave)
             tiles = plus(total, lanes * _ITEMS - 1) // (lanes * _ITEMS)
             with if_(tile.eq(tiles - 1) & thread().eq(lanes - 1)):
                 store((row + own).min(capacity), out_count, zero)

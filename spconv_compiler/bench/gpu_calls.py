@@ -1,8 +1,8 @@
 """Where the wall time of one call goes: `spconv-bench gpu --calls`, one layer behind sc.compile on an NVIDIA GPU.
 
-The layer is called in four ways: the kernel that takes the frame in stands in front of the graph or is its first node,
-and launches overlap the kernel before them or not. Each is called alone, again and again, and in turns with work that
-leaves the caches of host and GPU cold, as other libraries do in `spconv-bench gpu`. A map is built in every call.
+The layer is called in two ways: launches overlap the kernel before them, or not. Each is called alone, again and again,
+and in turns with work that leaves host and GPU with cold caches, as other libraries do in `spconv-bench gpu`. A map is
+built in every call.
 
 Steps are times since the call's begin at which the host has returned from each call of the driver; they are taken in
 runs of their own, since taking them costs time.
@@ -31,10 +31,8 @@ _WARM_UP = 5
 # What is gone through between two calls: more than the second-level caches of a core and of the GPU.
 _HOST_BYTES, _GPU_BYTES = 48 << 20, 256 << 20
 _WAYS = {
-    "in front": (False, False),
-    "in front, overlapping": (False, True),
-    "in the graph": (True, False),
-    "in the graph, overlapping": (True, True),
+    "one by one": False,
+    "overlapping": True,
 }
 
 
@@ -117,11 +115,9 @@ def _open(name: str, folder: Path, weight: Any, features: Any, coords: Any) -> _
 
     if not folder.is_dir():
         raise InputError(f"{folder} does not exist; spconv-bench gpu --export makes it")
-    headed, overlaps = _WAYS[name]
     net = load_network(folder, {"conv.weight": weight})
     assert net.replay is not None
-    net.replay.headed = headed
-    with _overlapping(overlaps, coords.device.index):
+    with _overlapping(_WAYS[name], coords.device.index):
         for _ in range(_WARM_UP):
             net(features, coords)
     if net.replay.graphs != 1:
@@ -179,7 +175,7 @@ def _traced(way: _Way, index: int) -> Iterator[list[tuple[str, float]]]:
 
         return timed
 
-    with _overlapping(_WAYS[way.name][1], index):
+    with _overlapping(_WAYS[way.name], index):
         way.net.replay.make_quick(noted)
         try:
             yield marks
@@ -228,7 +224,7 @@ def _steps(runs: Sequence[Sequence[tuple[str, float]]]) -> list[tuple[str, float
 
 def table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Columns and cells: a line for each case and way."""
-    columns = ["frame", "C", "frame's kernel", "alone us", "returns", "in turns us", "returns", "GPU us", "of it gaps"]
+    columns = ["frame", "C", "launches", "alone us", "returns", "in turns us", "returns", "GPU us", "of it gaps"]
     cells = []
     for row in result["rows"]:
         line = [row["frame"], str(row["channels"]), row["way"]]

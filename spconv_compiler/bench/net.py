@@ -2,7 +2,8 @@
 
 Every run gets coordinates that it has not seen, so that it builds all of its maps. Contestants take turns within every
 round; figures are medians over the rounds. All have the same definition of the network, the same parameters and the
-same voxels (nets.registry). Compiled contestants are what `spconv_compiler.compile` makes of the eager one.
+same voxels (nets.registry). Compiled contestants are what `spconv_compiler.compile` makes of the eager one. Memory,
+compilation, Python's part of a call and launches are measured in processes of their own (net_processes.py).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spconv_compiler import env, nets
-from spconv_compiler.bench import net_child
+from spconv_compiler.bench import net_goals, net_processes
 from spconv_compiler.bench.frames import NUSCENES, SEMANTICKITTI
 from spconv_compiler.bench.machine import machine, versions
 from spconv_compiler.bench.peer import load_spconv, set_threads
@@ -46,7 +47,7 @@ class Settings:
         nets: names (nets.registry); data: folder of the point clouds; tiny: on some hundred generated voxels instead.
         dtypes: of ours, out of f32, bf16, f16; compiled: also compile the networks as one.
         runs: rounds behind each median; threads: of every contestant.
-        peer: measure spconv beside; processes: also measure memory, in processes of their own.
+        peer: measure spconv beside; processes: also measure what needs processes of its own.
     """
 
     nets: tuple[str, ...]
@@ -78,7 +79,7 @@ def measure(settings: Settings, progress: Callable[[str], None] = lambda step: N
     """Measures and returns everything as plain JSON values.
 
     Args:
-        progress: told what comes next: three steps a network.
+        progress: told what comes next: `steps` times.
 
     Raises:
         InputError: an unknown network, or the peer is not installed.
@@ -89,19 +90,31 @@ def measure(settings: Settings, progress: Callable[[str], None] = lambda step: N
         load_spconv()
     env.NUM_THREADS.set(str(settings.threads))
     pools = set_threads(settings.threads)
-    rows: list[dict[str, Any]] = []
+    found: dict[str, list[dict[str, Any]]] = {"rows": []}
     with tempfile.TemporaryDirectory(prefix="spconv-bench-") as scratch:
         for name in settings.nets:
-            rows += _measure_net(get_model(name), settings, Path(scratch), progress)
-    return {
+            for part, rows in _measure_net(get_model(name), settings, Path(scratch), progress).items():
+                found.setdefault(part, []).extend(rows)
+    if settings.processes:
+        progress("layers")
+        found["layers"] = net_processes.layers()
+    result = {
         "format": 1,
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "machine": machine(settings.threads),
         "versions": versions(),
         "settings": {**asdict(settings), "data": settings.data.name},
         "thread_pools": pools,
-        "rows": rows,
+        **found,
     }
+    goals = net_goals.goals(result) if net_goals.NET in settings.nets else []
+    return {**result, "goals": [asdict(goal) for goal in goals]}
+
+
+def steps(settings: Settings) -> int:
+    """How often `measure` tells its progress."""
+    each = 3 + 3 * (settings.processes and settings.compiled)
+    return each * len(settings.nets) + settings.processes
 
 
 def load_voxels(spec: ModelSpec, data: Path, *, tiny: bool = False) -> tuple[str, Voxels]:
@@ -124,8 +137,8 @@ def _generated(beams: int, azimuths: int) -> tuple[str, PointCloud]:
 
 def _measure_net(
     spec: ModelSpec, settings: Settings, scratch: Path, progress: Callable[[str], None]
-) -> list[dict[str, Any]]:
-    """One row a contestant."""
+) -> dict[str, list[dict[str, Any]]]:
+    """rows: one a contestant; compile, calls, plans: one a dtype (net_processes.py)."""
     import torch
 
     frame, voxels = load_voxels(spec, settings.data, tiny=settings.tiny)
@@ -136,14 +149,27 @@ def _measure_net(
     _take_turns(entries, coords, settings.runs)
     set_threads(settings.threads)
     progress(f"{spec.name}: profile, memory")
-    peaks = _memory(spec, voxels, values, settings, scratch) if settings.processes else {}
+    file, peaks = scratch / f"{spec.name}.npz", dict[str, int]()
+    if settings.processes:
+        np.savez(file, coords=voxels.coords, features=values, spatial_shape=np.array(voxels.spatial_shape))
+        given = spec.name, file, settings.threads, settings.dtypes
+        peaks = net_processes.memory(*given, compiled=settings.compiled, peer=PEER if settings.peer else "")
     rows = []
     for name, entry in entries.items():
         row = _row(spec, frame, name, entry, entries)
         if name in settings.dtypes:
             row["profile"] = _profile(spec, voxels, entry)
         rows.append({**row, "rows": len(voxels), **({"peak_bytes": peaks[name]} if name in peaks else {})})
-    return rows
+    if not (settings.processes and settings.compiled):
+        return {"rows": rows}
+    del entries
+    progress(f"{spec.name}: compilation, cold and from disk")
+    compilation = net_processes.compilation(spec.name, file, settings.threads, settings.dtypes)
+    progress(f"{spec.name}: Python in calls")
+    calls = net_processes.calls(spec.name, values.shape[1], settings.dtypes)
+    progress(f"{spec.name}: launches")
+    plans = net_processes.launches(spec.name, file, settings.dtypes)
+    return {"rows": rows, "compile": compilation, "calls": calls, "plans": plans}
 
 
 def _contestants(
@@ -263,21 +289,4 @@ def _profile(spec: ModelSpec, voxels: Voxels, entry: _Contestant) -> dict[str, A
         "between_ms": found.kept_ms - convs,
         "gflop": sum(conv.flops for conv in found.convs) / 1e9,
         "layers": [asdict(conv) for conv in found.convs],
-    }
-
-
-def _memory(
-    spec: ModelSpec, voxels: Voxels, values: npt.NDArray[np.float32], settings: Settings, scratch: Path
-) -> dict[str, int]:
-    """Peak bytes of one run of every contestant."""
-    file = scratch / f"{spec.name}.npz"
-    np.savez(file, coords=voxels.coords, features=values, spatial_shape=np.array(voxels.spatial_shape))
-    modes = [(dtype, dtype, "eager") for dtype in settings.dtypes]
-    if settings.compiled and _compiler() is not None:
-        modes += [(f"{dtype}_compiled", dtype, "compiled") for dtype in settings.dtypes]
-    if settings.peer:
-        modes.append((PEER, "f32", "peer"))
-    return {
-        name: net_child.measure(net=spec.name, frame=str(file), dtype=dtype, mode=mode, threads=settings.threads)
-        for name, dtype, mode in modes
     }

@@ -26,6 +26,33 @@ def row_table(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]
     return columns, cells
 
 
+def process_notes(result: dict[str, Any]) -> list[str]:
+    """What was found in processes of their own, one line each."""
+    lines = []
+    for row in result.get("compile", ()):
+        lines.append(
+            f"{row['net']} {row['dtype']}: compiled in {row['cold_ms'] / 1e3:.1f} s with an empty cache "
+            f"({row['kernels']} kernels), in {row['from_disk_ms'] / 1e3:.2f} s from disk"
+        )
+    for row in result.get("calls", ()):
+        kept, built = row["kept"], row["built"]
+        lines.append(
+            f"{row['net']} {row['dtype']}, a call on one voxel, maps kept: Python {kept['python_us']:.0f} µs, kernels "
+            f"{kept['kernels_us']:.0f}, torch's part {kept['torch_us']:.0f}; maps built in it: Python "
+            f"{built['python_us']:.0f}, kernels {built['kernels_us']:.0f} ({built['kernel_calls']:.0f} calls)"
+        )
+    for row in result.get("plans", ()):
+        reads = f"not queued as one: {row['why']}" if row["why"] else f"{row['host_reads']} host reads"
+        lines.append(
+            f"{row['net']} {row['dtype']} on {row['target']}: {sum(row['convolutions'])} launches for "
+            f"{len(row['convolutions'])} convolutions, {row['maps']} for all levels and maps, {reads}"
+        )
+    if "layers" in result:
+        added = [row["added_us"] for row in result["layers"]]
+        lines.append(f"eager layers: {min(added):.1f} to {max(added):.1f} µs more than their functions (--layers)")
+    return lines
+
+
 def notes(rows: Sequence[dict[str, Any]]) -> list[str]:
     """What the table does not say, one line each."""
     lines = ["ms: medians, all maps built in every run; first: compilation and the first run; MB: peak beyond inputs"]

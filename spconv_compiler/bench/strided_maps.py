@@ -15,15 +15,13 @@ from typing import Any
 import numpy as np
 
 from spconv_compiler.arrays import as_array
-from spconv_compiler.bench import sim_layer
+from spconv_compiler.bench.counted_device import CountedDevice
 from spconv_compiler.bench.frames import load_frame
 from spconv_compiler.bench.maps import Settings
 from spconv_compiler.coordinates import Box
 from spconv_compiler.geometry import ConvGeometry
-from spconv_compiler.runtime.sim import SimDevice
 from spconv_compiler.schedules.mappers import COARSE_ASCENDING, COARSE_KEYS, SORTED_CANDIDATES
-from spconv_compiler.sim.interpreter import BUDGET
-from spconv_compiler.sim.watched import WatchedLaunch, WatchedMachine
+from spconv_compiler.sim.watched import WatchedLaunch
 from spconv_compiler.sparse_driver_gpu import GpuSparseKernel
 from spconv_compiler.sparse_options import SparseOptions
 from spconv_compiler.targets import GpuTarget, get_target
@@ -35,34 +33,11 @@ _MOST_BYTES = 2**29
 _MB = 1e6
 
 
-class _Counted:
-    """Kernels on a simulated device whose launches are counted."""
-
-    def __init__(self, settings: Settings) -> None:
-        # One thread: how long a look-back waits does not depend on this host.
-        make = sim_layer.engine(settings.native, 1)
-        self.machines: list[WatchedMachine] = []
-
-        def engine(kernels: Any) -> WatchedMachine:
-            machine = make(kernels, BUDGET)
-            machine.memory = self.device.memory
-            self.machines.append(WatchedMachine(machine, settings.sample))
-            return self.machines[-1]
-
-        self.device = SimDevice(engine)
-
-    def kernel(self, operation: str, **more: Any) -> GpuSparseKernel:
-        target = get_target("gfx950-sim")
-        assert isinstance(target, GpuTarget)
-        options = SparseOptions(operation, _GEOMETRY, target=target.name, **more)
-        return GpuSparseKernel(options, target, lambda index: self.device)
-
-    def taken(self) -> list[WatchedLaunch]:
-        """The launches since the last call, in order of their machines."""
-        found = [launch for machine in self.machines for launch in machine.launches]
-        for machine in self.machines:
-            machine.launches.clear()
-        return found
+def _kernel(device: CountedDevice, operation: str, **more: Any) -> GpuSparseKernel:
+    target = get_target("gfx950-sim")
+    assert isinstance(target, GpuTarget)
+    options = SparseOptions(operation, _GEOMETRY, target=target.name, **more)
+    return GpuSparseKernel(options, target, lambda index: device)
 
 
 def measure(settings: Settings, progress: Callable[[str], None] = lambda step: None) -> list[dict[str, Any]]:
@@ -83,7 +58,7 @@ def measure(settings: Settings, progress: Callable[[str], None] = lambda step: N
 
 
 def _frame(coords: Any, wide: bool, settings: Settings, known: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    counted, inputs = _Counted(settings), as_array(coords, "coords")
+    device, inputs = CountedDevice(settings.native, settings.sample), as_array(coords, "coords")
     box = Box(tuple(coords.min(axis=0).tolist()), tuple(coords.max(axis=0).tolist()))
     out_box = _GEOMETRY.output_box(box, None)
     assert out_box is not None
@@ -91,18 +66,18 @@ def _frame(coords: Any, wide: bool, settings: Settings, known: dict[str, Any]) -
         out_box = _stretched(out_box)
     outputs: Any = None
     for mapper in ("auto", SORTED_CANDIDATES):
-        any_kernel = counted.kernel("outputs")
+        any_kernel = _kernel(device, "outputs")
         symbols, width = any_kernel.output_numbers(box, out_box)
         if mapper == "auto" and symbols["cells"] // 8 > _MOST_BYTES:
             continue
-        kernel = counted.kernel("outputs", key_width=width, mapper=mapper)
+        kernel = _kernel(device, "outputs", key_width=width, mapper=mapper)
         made = kernel.outputs(inputs, symbols, None).rows
         right = outputs is None or np.array_equal(outputs, made)
         outputs, chosen = made, any_kernel.outputs_by(symbols, len(coords), width) == mapper
-        yield _entry("outputs", mapper, chosen, symbols["cells"], len(coords), counted.taken(), right)
+        yield _entry("outputs", mapper, chosen, symbols["cells"], len(coords), device.taken(), right)
     pairs: Any = None
     for mapper in ("auto", COARSE_KEYS, COARSE_ASCENDING):
-        any_kernel = counted.kernel("conv", c_in=1, c_out=1)
+        any_kernel = _kernel(device, "conv", c_in=1, c_out=1)
         symbols, width = any_kernel.key_numbers(box, out_box)
         if mapper == "auto":
             if 4 * symbols["cells"] > _MOST_BYTES:
@@ -111,11 +86,11 @@ def _frame(coords: Any, wide: bool, settings: Settings, known: dict[str, Any]) -
         chosen = any_kernel.mapper(symbols, len(coords), len(outputs), ascending=True) == mapper
         symbols |= {"rows": len(coords), "coarse_rows": len(outputs)}
         gemm = {"c_in": 16, "c_out": 16, "dtype": "bf16", "out_dtype": "bf16", "schedule": "pairs_m16"}
-        kernel = counted.kernel("conv", key_width=width, mapper=mapper, **gemm)
+        kernel = _kernel(device, "conv", key_width=width, mapper=mapper, **gemm)
         found = kernel.triples(kernel.pairs(kernel.relate(inputs, as_array(outputs, "coords"), symbols), symbols))
         right = pairs is None or all(map(np.array_equal, pairs, found))
         pairs = found
-        yield _entry("map and pairs", mapper, chosen, symbols["cells"], len(coords), counted.taken(), right)
+        yield _entry("map and pairs", mapper, chosen, symbols["cells"], len(coords), device.taken(), right)
 
 
 def _stretched(box: Box) -> Box:

@@ -7,6 +7,7 @@ float32 a point (x, y, z, reflectance), nuScenes five (x, y, z, intensity, ring)
 from __future__ import annotations
 
 import os
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -167,9 +168,13 @@ def _load_npy(file: Path) -> Any:
 
 def _load_npz(file: Path, key: str | None) -> tuple[str, Any]:
     try:
+        with file.open("rb") as stream:
+            if stream.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
+                raise InputError(f"{file}: is a single .npy array, not an .npz archive; rename it to .npy")
+        # numpy takes what is no archive for a pickle, and tells how to load that.
+        if not zipfile.is_zipfile(file):
+            raise InputError(f"{file}: not a readable .npz file: no zip archive, or not all of one")
         opened = np.load(file, allow_pickle=False)
-        if not isinstance(opened, np.lib.npyio.NpzFile):
-            raise InputError(f"{file}: is a single .npy array, not an .npz archive; rename it to .npy")
         with opened as archive:
             chosen = _choose_key(file, archive.files, key)
             array = archive[chosen]
@@ -199,6 +204,8 @@ def _choose_key(file: Path, found: list[str], key: str | None) -> str:
 
 
 def _reason(error: Exception) -> str:
+    if "allow_pickle" in str(error):
+        return "its array holds Python objects; accepted: arrays of numbers"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -20,8 +20,8 @@ from spconv_compiler.errors import LaunchError
 from spconv_compiler.network.intake import Intake
 from spconv_compiler.network.places import DTYPES, Counted, Joined, Launches, OnRows, Place, Queue
 from spconv_compiler.network.queued import QueuedNetwork
-from spconv_compiler.runtime.device import Graph
-from spconv_compiler.runtime.gpu_plan import PreparedGroup
+from spconv_compiler.runtime.device import Graph, HostWords
+from spconv_compiler.runtime.gpu_plan import WHOLE, PreparedGroup
 
 
 class CapturedNetwork(QueuedNetwork):
@@ -32,8 +32,9 @@ class CapturedNetwork(QueuedNetwork):
 
     Attributes:
         intake: takes frames in, and says what the host has to know.
-        refused: whether a capture has failed. last: the launches behind the graphs, or None.
-        last_work: where the last call's work is. headed: the graph with the frame's kernel at its head, or None.
+        refused: whether a capture has failed, with or without the kernel that takes the frame in.
+        last: the launches behind the graphs, or None.
+        last_work: where the last call's work is.
         direct_slots: of values that the last launch reads where the caller has them, what it calls them.
 
     Raises:
@@ -44,7 +45,7 @@ class CapturedNetwork(QueuedNetwork):
         super().__post_init__()
         self.refused = False
         self._graphs: list[Graph | OnRows | Counted] = []
-        self.headed: Any = None
+        self._headed: FrameGraph | None = None
         self.last_work = LastWork(self.device)
         weakref.finalize(self, self.last_work.settle).atexit = False
         plan = self.plan
@@ -95,15 +96,15 @@ class CapturedNetwork(QueuedNetwork):
                 item.launch(stream)
         return {} if self.loose is None else self._run_loose(self.loose, values, stream)
 
-    def take(self, pointers: Mapping[int, int], rows: int, stream: int) -> None:
-        """Brings values of so many rows to where they are read: the last launch reads the caller's, others a copy."""
-        for number, pointer in pointers.items():
-            slot = self.direct_slots.get(number)
-            if slot is None:
-                nbytes = rows * self.plan.values[number].row_bytes
-                self.device.copy(self.values[number].pointer, pointer, nbytes, stream)
-            elif self.last is not None:
-                self.last.set(slot, pointer)
+    def slots_of(self, number: int) -> tuple[Any, ...]:
+        """Where the last launch takes the address of a value that it reads where the caller has it; none of others."""
+        name = self.direct_slots.get(number)
+        return () if name is None or self.last is None else self.last.slots[name]
+
+    def copy_value(self, number: int, pointer: int, rows: int, stream: int) -> None:
+        """Brings so many rows of a value to where the graph reads them."""
+        nbytes = rows * self.plan.values[number].row_bytes
+        self.device.copy(self.values[number].pointer, pointer, nbytes, stream)
 
     def finish(self, stream: int) -> None:
         """Behind all work of a call on what is kept from call to call."""
@@ -132,11 +133,19 @@ class CapturedNetwork(QueuedNetwork):
         self.last.launch(stream)
         return {step.out: made}
 
-    def _launch(self, work: Launches | Joined, stream: int) -> None:
+    def _needs_no_frame(self, work: Launches | Joined) -> int:
+        """How many launches there are, at the begin of a graph's first work, before one that uses coordinates."""
+        if isinstance(work, Joined):
+            return 0
+        (level,) = self.levels.values()
+        frame = {level.place.pointer, level.count.pointer}
+        return work.plan.leading(work.group, [name for name, place in work.buffers.items() if place.pointer in frame])
+
+    def _launch(self, work: Launches | Joined, stream: int, which: slice = WHOLE) -> None:
         if isinstance(work, Joined):
             work.queue(self.device, stream)
             return
-        work.plan.launch(work.group, work.symbols, work.buffers, Queue(self.device, stream))
+        work.plan.launch(work.group, work.symbols, work.buffers, Queue(self.device, stream), which)
 
     def _run_torch(self, item: OnRows, stream: int) -> None:
         made = item.run()
@@ -162,21 +171,48 @@ class CapturedNetwork(QueuedNetwork):
                 found.append(work)
         self._graphs = found
 
-    def graph_with_frame(self) -> Any:
-        """The only graph, with the kernel that takes the frame in at its head; None where the driver has no such."""
+    def frame_graph(self) -> FrameGraph:
+        """The only graph, with the kernel that takes the frame in; it lives as long as this."""
+        if self._headed is None:
+            self._headed = self._graph_with_frame()
+        return self._headed
+
+    def _graph_with_frame(self) -> FrameGraph:
         assert self.only_graph is not None
-        launches = [work for work in self._captured_work if isinstance(work, (Launches, Joined))]
+        first, *others = [work for work in self._captured_work if isinstance(work, (Launches, Joined))]
+        head, words = self.intake.by_words()
+        ahead = self._needs_no_frame(first)
 
         def queue(stream: int) -> None:
-            for work in launches:
+            if ahead:
+                self._launch(first, stream, slice(ahead))
+            head.launch(stream)
+            self._launch(first, stream, slice(ahead, None))
+            for work in others:
                 self._launch(work, stream)
 
-        head, _, _ = self.intake.only()
-        try:
-            return self.device.capture_behind(head, queue)
-        except LaunchError as error:
-            logging.getLogger("spconv_compiler").info("a frame is taken in in front of the graph: %s", error)
-            return None
+        return FrameGraph(self.device.capture(queue), words)
+
+
+class FrameGraph:
+    """A graph with the kernel that takes the frame in, which it finds in words of the host's memory.
+
+    What needs no coordinates comes before that kernel, which reads the words while it waits for it.
+
+    Attributes:
+        words: where to write, as two numbers, where coordinates begin, in words from `anchor` on, and their rows. The
+            next run of the graph reads them; they stay what they are until it has, which a call waits for.
+    """
+
+    def __init__(self, graph: Any, words: HostWords) -> None:
+        self.graph, self.host = graph, words
+        self.words: Any = memoryview(words.words).cast("B").cast("q")
+        self.anchor = words.pointer
+
+    def launcher(self) -> tuple[Any, Callable[..., int]]:
+        """(the graph, a function that queues it: driver_objects.Graph.bare)."""
+        found: tuple[Any, Callable[..., int]] = self.graph.bare()
+        return found
 
 
 class LastWork:
@@ -185,25 +221,40 @@ class LastWork:
     Attributes:
         stream: its handle, or None. pending: whether it is not yet marked by `done`; its stream lasts, then.
         done: is reached when the work is done that was marked last.
+        ready: of quick calls (quick.py): the stream on which the next one needs no more than its launch, or None.
+        bound: the stream as launches of graphs take it, or None. lasting: whether it lasts.
+        unread: whether a graph may still have to read the words that say where a frame is.
     """
+
+    __slots__ = ("_device", "bound", "done", "lasting", "pending", "ready", "stream", "unread")
 
     def __init__(self, device: Any) -> None:
         self._device, self.done = device, device.event()
         self.stream: int | None = None
-        self.pending = False
+        self.pending = self.unread = self.lasting = False
+        self.ready: int | None = None
+        self.bound: Any = None
 
     def order(self, stream: int) -> None:
         """Lets a call's stream wait for the last call, where that was on another one."""
-        if self.stream not in (None, stream):
-            self._mark()
-            self._device.wait_event(stream, self.done)
+        self.ready = None
+        if self.stream != stream:
+            if self.stream is not None:
+                self._mark()
+                self._device.wait_event(stream, self.done)
+            self.bound = None
         self.stream = stream
+
+    def wait(self) -> None:
+        """Until all of it is done; raises LaunchError where it has failed."""
+        self._mark()
+        self.done.synchronize()
+        self.unread = False
 
     def settle(self) -> None:
         """Waits for work on memory that is about to be given back."""
         try:
-            self._mark()
-            self.done.synchronize()
+            self.wait()
         except LaunchError as error:
             logging.getLogger("spconv_compiler").warning("a captured network is given up: %s", error)
 

@@ -120,15 +120,21 @@ class Network:
                 self._last = [quick.shape[0]], 0, 0
                 return quick
         leaves = self._leaves(args, kwargs)
-        with torch.no_grad():
-            given = self.graph.head(leaves)
-            self._check_places(given)
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                given, outputs = self._run(leaves)
             sources = [given[place] for place, (kind, _) in enumerate(self.plan.arguments) if kind == "value"]
-            outputs = None if self.replay is None else self._replayed(self.replay, given, leaves)
-            if outputs is None:
-                outputs = self._step_by_step(given, leaves)
-        outputs = [self._guard(output, sources) for output in outputs]
+            outputs = [self._guard(output, sources) for output in outputs]
+        else:
+            _, outputs = self._run(leaves)
         return outputs[0] if self._one_result else _pytree.tree_unflatten(outputs, self.graph.out_spec)
+
+    def _run(self, leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """(what the network is given, what the program gives)"""
+        given = self.graph.head(leaves)
+        self._check_places(given)
+        outputs = None if self.replay is None else self._replayed(self.replay, given, leaves)
+        return given, self._step_by_step(given, leaves) if outputs is None else outputs
 
     def _replayed(self, replay: Replay, given: Sequence[Any], leaves: Sequence[Any]) -> list[Any] | None:
         """The outputs where the call could be queued as one."""
@@ -145,10 +151,9 @@ class Network:
     def _step_by_step(self, given: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
         maps = self._maps(given)
         made = self._runner.run(maps, self._features(given, maps.rows), keep=self._keep)
-        rows = [maps.rows(level) for level in range(len(self.plan.levels))]
-        self._last = rows, maps.peak_bytes, maps.built_bytes
+        self._last = maps.counts, maps.peak_bytes, maps.built_bytes
         if self.replay is not None:
-            self.replay.note(rows)
+            self.replay.note(maps.counts)
         results = [self._result(kind, number, maps, made) for kind, number in self.plan.results]
         return self.graph.tail([*results, *leaves])
 
@@ -171,6 +176,8 @@ class Network:
 
     def _check_places(self, given: Sequence[Any]) -> None:
         """Checks that all tensors lie on one device: a GPU may reach into another one's memory, or fail."""
+        if len({source.device for source in given if isinstance(source, torch.Tensor)}) < 2:
+            return
         first: tuple[str, torch.device] | None = None
         for (kind, number), source in zip(self.plan.arguments, given, strict=True):
             if isinstance(source, torch.Tensor):
@@ -232,9 +239,8 @@ class Network:
         """Decides which values share memory, by the sizes of an example, given as a list."""
         with torch.no_grad():
             maps = self._build_maps(self._coords(self.graph.head(leaves)))
-        rows = [maps.rows(level) for level in range(len(self.plan.levels))]
-        self._last = rows, 0, 0
-        self.use_slots(assign_slots(self.plan, _sizes(self.plan, rows)))
+        self._last = maps.counts, 0, 0
+        self.use_slots(assign_slots(self.plan, _sizes(self.plan, maps.counts)))
 
     def use_slots(self, slots: Slots | None) -> None:
         """Which values share memory, as place_values has decided it; None: they share none."""

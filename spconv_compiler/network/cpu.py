@@ -17,9 +17,9 @@ from spconv_compiler.network.kernels import step_options
 from spconv_compiler.network.maps import RunMaps
 from spconv_compiler.network.memory import Slots
 from spconv_compiler.network.plan import NetworkPlan, Step, Value
-from spconv_compiler.network.table import CallTable, Layout, Places, Words
+from spconv_compiler.network.table import CallTable, Layout, Words
 from spconv_compiler.plan import evaluate
-from spconv_compiler.runtime.calls_list import CALL_ARGUMENTS
+from spconv_compiler.runtime.calls_list import CALL_ARGUMENTS, CALL_WORDS
 from spconv_compiler.runtime.cpu import CpuBuffer, CpuModule
 from spconv_compiler.sparse_driver import load_sparse
 
@@ -51,12 +51,29 @@ class _Group:
 
     Attributes:
         segment: the first one with such a step. step: the first of them.
-        places: by argument of a kernel, where it stands in the table of calls.
+        places: by argument of a kernel, its words in the flattened table of calls.
     """
 
     segment: int
     step: int
-    places: Mapping[str, Places]
+    places: Mapping[str, list[int]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Calls:
+    """All calls of a run whose maps are kept, for the next one over them.
+
+    Attributes:
+        table: as the run has left it, for an arena of `nbytes` at `pointer` and so many threads.
+        layout: of that arena. rows: of the levels.
+    """
+
+    table: Words
+    pointer: int
+    nbytes: int
+    threads: int
+    layout: Layout
+    rows: Words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +97,9 @@ class CpuNetwork:
         self._out_levels = np.array([plan.values[step.out].level for step in plan.steps], np.int64)
         self._groups = self._group_steps()
         self._results = _results(plan)
-        self._layout = Layout(plan, Slots((), {}))
+        self._outer = [number for kind, number in plan.arguments if kind == "value"]
+        self._outer += [number for number, _, _ in self._results]
+        self.use_slots(Slots((), {}))
         self._arenas: list[CpuBuffer] = []
         self._scratch: dict[int, int] = {}
         self._lock = threading.Lock()
@@ -96,6 +115,9 @@ class CpuNetwork:
     def use_slots(self, slots: Slots) -> None:
         """Which values share memory."""
         self._layout = Layout(self._plan, slots)
+        self._outside = {
+            number: self._calls.words(self._layout.shared.get(number, (number,))) for number in self._outer
+        }
 
     def _group_steps(self) -> list[_Group]:
         """Steps with one map, direction and kind of pairs, by the segment that first needs them."""
@@ -122,30 +144,44 @@ class CpuNetwork:
             InputError, LaunchError: see RunMaps.
         """
         threads = thread_count()
-        rows = np.array([maps.rows(level) for level in range(len(self._plan.levels))], np.int64)
+        known: _Calls | None = maps.calls
+        rows = np.array(maps.counts, np.int64) if known is None else known.rows
+        if known is not None and known.threads == threads and known.layout is self._layout:
+            nbytes = known.nbytes
+        else:
+            nbytes, known = self._layout(rows)[1] + self._scratch_bytes(threads), None
         results = {
-            number: torch.empty(int(rows[value.level]), value.channels, dtype=_DTYPES[value.dtype])
-            for number, value in self._results
+            number: torch.empty((maps.counts[value.level], value.channels), dtype=dtype)
+            for number, value, dtype in self._results
         }
-        table = self._calls.base.copy() if maps.calls is None else maps.calls.copy()
-        offsets, total = self._layout(rows)
-        arena = self._take(total + self._scratch_bytes(threads))
+        arena = self._take(nbytes)
         try:
-            addresses = offsets + arena.pointer
-            for number, array in given.items():
-                addresses[number] = array.pointer
-            for number, tensor in results.items():
-                for shared in self._layout.shared.get(number, (number,)):
-                    addresses[shared] = tensor.data_ptr()
-            self._calls.fill(table, addresses, rows, arena.pointer + total, threads)
-            # A step without rows is no call.
-            table[:, 0] = np.where(rows[self._out_levels] > 0, self._functions, 0)
+            again = known is not None and known.pointer == arena.pointer
+            table = known.table.copy() if known is not None and again else self._filled(maps, rows, arena, threads)
+            self._place(table, given, results)
             self._run_segments(table, maps, rows, keep)
         finally:
             self._give_back(arena)
-        if keep and maps.calls is None:
-            maps.calls = table
+        if keep and not again:
+            maps.calls = _Calls(table, arena.pointer, nbytes, threads, self._layout, rows)
         return results
+
+    def _filled(self, maps: RunMaps, rows: Words, arena: CpuBuffer, threads: int) -> Words:
+        """All calls but for the addresses of arguments and results, and of pairs where maps.calls has none."""
+        table: Words = self._calls.base.copy() if maps.calls is None else maps.calls.table.copy()
+        offsets, total = self._layout(rows)
+        self._calls.fill(table, offsets + arena.pointer, rows, arena.pointer + total, threads)
+        # A step without rows is no call.
+        table[:, 0] = np.where(rows[self._out_levels] > 0, self._functions, 0)
+        return table
+
+    def _place(self, table: Words, given: Mapping[int, Array], results: Mapping[int, torch.Tensor]) -> None:
+        """Writes the addresses of arguments and results."""
+        flat = table.reshape(-1)
+        for number, words in self._outside.items():
+            address = given[number].pointer if number in given else results[number].data_ptr()
+            for word in words:
+                flat[word] = address
 
     def _run_segments(self, table: Words, maps: RunMaps, rows: Words, keep: bool) -> None:
         if maps.calls is not None:
@@ -164,16 +200,18 @@ class CpuNetwork:
         step = self._plan.steps[group.step]
         assert step.map is not None
         pairs, symbols = maps.pairs(step.map, step.inverse, self._kernels[group.step].kernel, _more(step))
-        for name, places in group.places.items():
+        flat = table.reshape(-1)
+        for name, words in group.places.items():
             buffer = pairs.get(name)
             value = symbols.get(name) if buffer is None else buffer.pointer
             if value is not None:
-                table[places] = value
+                for word in words:
+                    flat[word] = value
 
     def _call(self, table: Words, first: int, end: int) -> None:
         if first == end:
             return
-        done = first + self._run_calls(address_of(table[first:end]), end - first)
+        done = first + self._run_calls(address_of(table) + first * table.itemsize * CALL_WORDS, end - first)
         if done < end:
             name, code = self._plan.steps[done].name, table[done, -1]
             raise LaunchError(f"the kernel of {name} ran out of memory or threads (code {code})")
@@ -191,6 +229,8 @@ class CpuNetwork:
     def _take(self, nbytes: int) -> CpuBuffer:
         """An arena of at least so many bytes; a new one is at least twice as large as the largest so far."""
         with self._lock:
+            if self._arenas and self._arenas[-1].nbytes >= nbytes:
+                return self._arenas.pop()
             held = max((arena.nbytes for arena in self._arenas), default=0)
             fitting = next((arena for arena in self._arenas if arena.nbytes >= nbytes), None)
             if fitting is not None:
@@ -205,7 +245,7 @@ class CpuNetwork:
 
     def feature_bytes(self, rows: Sequence[int]) -> int:
         """Bytes of the slots, and of results, for the rows of every level."""
-        results = sum(rows[value.level] * value.row_bytes for _, value in self._results)
+        results = sum(rows[value.level] * value.row_bytes for _, value, _ in self._results)
         return self._layout(np.array(rows, np.int64))[1] + results
 
     @property
@@ -221,10 +261,11 @@ class CpuNetwork:
             return sum(arena.nbytes for arena in self._arenas)
 
 
-def _results(plan: NetworkPlan) -> list[tuple[int, Value]]:
+def _results(plan: NetworkPlan) -> list[tuple[int, Value, torch.dtype]]:
     """The results that steps make."""
     wanted = {number for kind, number in plan.results if kind == "value"}
-    return [(step.out, plan.values[step.out]) for step in plan.steps if step.out in wanted]
+    made = [(step.out, plan.values[step.out]) for step in plan.steps if step.out in wanted]
+    return [(number, value, _DTYPES[value.dtype]) for number, value in made]
 
 
 def _load(step: Step, target: str) -> _Kernel:

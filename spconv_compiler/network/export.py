@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
+import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -55,9 +58,24 @@ def export(model: Any, example: Any, kwargs: Mapping[str, Any] | None = None) ->
             shapes[tensor] = {0: torch.export.Dim.DYNAMIC}
     with torch.no_grad():
         try:
-            return torch.export.export(model, arguments, named, dynamic_shapes=shapes, strict=False)
+            with _without_partial_graphs():
+                return torch.export.export(model, arguments, named, dynamic_shapes=shapes, strict=False)
         except (RuntimeError, UserError) as error:
             raise _explained(error, min(counts)) from error
+
+
+@contextlib.contextmanager
+def _without_partial_graphs() -> Iterator[None]:
+    """Keeps torch.export from printing all that it had traced when it failed: what is raised here names the line."""
+    held, printed = io.StringIO(), ""
+    try:
+        with contextlib.redirect_stderr(held):
+            yield
+    except Exception as error:
+        printed = f"{getattr(error, 'partial_fx_graph', '')}\n"
+        raise
+    finally:
+        sys.stderr.write(held.getvalue().replace(printed, "") if printed.strip() else held.getvalue())
 
 
 def _explained(error: RuntimeError, voxels: int) -> BaseException:

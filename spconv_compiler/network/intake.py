@@ -7,12 +7,13 @@ convolutions still run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from spconv_compiler.arrays import Array
 from spconv_compiler.frame_driver import load_frames
 from spconv_compiler.network.places import Level, Place
+from spconv_compiler.runtime.device import HostWords
 from spconv_compiler.runtime.gpu_plan import GpuPlan, PreparedGroup
 from spconv_compiler.runtime.prepared import PreparedLaunch
 
@@ -39,23 +40,38 @@ class Intake:
         words = self._outside + (status.nbytes // 4 if counted else 0)
         self.report = device.host_words(words)
         self.checked = device.event()
+        self._target, self._given = target, given
         plan = load_frames(target, device.index)
         self.frames = {
-            number: self._prepared(plan, level, place) for place, (number, level) in enumerate(given.items())
+            number: self._prepared(plan, level, place, {"coords": Place(None, 0, 0)}, ("coords", "rows"))
+            for place, (number, level) in enumerate(given.items())
         }
 
-    def _prepared(self, plan: GpuPlan, level: Level, place: int) -> PreparedGroup:
+    def by_words(self) -> tuple[PreparedLaunch, HostWords]:
+        """(a launch for the only level that is given, the words in which it finds the frame: dialect/frame.py).
+
+        The launch counts from the words themselves where the coordinates begin.
+        """
+        (level,) = self._given.values()
+        words = self._device.host_words(4)
+        place = Place(words, words.pointer, words.nbytes)
+        plan = load_frames(self._target, self._device.index, by_words=True)
+        return self._prepared(plan, level, 0, {"coords": place, "frame": place}, ()).launches[0], words
+
+    def _prepared(
+        self, plan: GpuPlan, level: Level, place: int, frame: Mapping[str, Place], changing: Iterable[str]
+    ) -> PreparedGroup:
         batches, *shape = (high + 1 for high in level.box.high)
         symbols = dict(zip(("extent_z", "extent_y", "extent_x"), shape, strict=True))
         symbols |= {"batches": batches, "rows": level.room, "coarse_rows": level.room, "cells": 0, "threads": 1}
         plan.plan.check(symbols)
         buffers = {
-            "coords": Place(None, 0, 0),
+            **frame,
             "placed": level.place,
             "placed_count": level.count,
             "outside": Place(self.report, self.report.pointer + 4 * place, 4),
         }
-        return plan.prepare("coords", symbols, buffers, ("coords", "rows"))
+        return plan.prepare("coords", symbols, buffers, changing)
 
     def place(self, points: Mapping[int, Array], stream: int) -> None:
         """Queues the kernels for coordinates int32 [N, 4] by level, N at most the level's room, 16-byte aligned."""
@@ -82,11 +98,6 @@ class Intake:
         self.checked.synchronize()
         words = self.report.words[:]
         return words[: self._outside], words[self._outside :]
-
-    def only(self) -> tuple[PreparedLaunch, Any, Any]:
-        """(launch, where coords go, where rows go) of the only level that is given."""
-        (frame,) = self.frames.values()
-        return frame.launches[0], frame.slots["coords"][0], frame.slots["rows"][0]
 
 
 def aligned(array: Array) -> Array:

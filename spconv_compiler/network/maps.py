@@ -27,7 +27,7 @@ class RunMaps:
         given: the coordinates of the levels that are arguments, by level.
 
     Attributes:
-        coords: of every level.
+        coords: of every level. counts: how many voxels each has.
         calls: the calls of an earlier run over these maps, or None.
         peak_bytes: of pairs, the most at one time. built_bytes: of all pairs.
 
@@ -56,10 +56,11 @@ class RunMaps:
                 with self._rows_of(reads):
                     self._states[level.map] = state = make_map(requests[level.map], self.coords[reads])
                 self.coords[number] = state.out_coords
+        self.counts = [int(self.coords[level].shape[0]) for level in range(len(plan.levels))]
 
     def rows(self, level: int) -> int:
         """How many voxels a level has."""
-        return int(self.coords[level].shape[0])
+        return self.counts[level]
 
     @contextlib.contextmanager
     def _rows_of(self, level: int) -> Iterator[None]:

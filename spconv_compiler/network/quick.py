@@ -2,43 +2,47 @@
 
 It serves networks over one coordinate tensor that make no voxels and end in a convolution: one kernel takes the frame
 in, one graph does the rest, the last launch goes from the caller's features (or the graph's) to a new tensor. The GPU
-gets its work as early as it can be: what needs the coordinates alone is queued as soon as they are checked, and the
+gets its work as early as it can be: before the graph is launched nothing is looked at but where its coordinates are;
 features, the result's memory and the last launch are seen to while it runs. A frame whose tensors are of another kind,
-or that has no room, is left to replay.py, which says what is wrong with it.
+or that has no room, is left to replay.py, which says what is wrong with it; what was queued of it by then is seen by
+nobody.
 
-Between two calls other code has the host's caches, so that a call is as long as the memory that it touches: it is one
-function, and all that it needs are variables that it encloses.
+Between two calls other code has the host's caches, so that a call is as long as the memory that it touches: up to the
+launch these are a few objects that one tuple names, and behind it the variables that a function encloses.
 """
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from spconv_compiler.errors import LaunchError
 from spconv_compiler.network.boundary import TorchPart
 from spconv_compiler.network.captured import CapturedNetwork
 from spconv_compiler.network.intake import ALIGNMENT
 from spconv_compiler.network.places import DTYPES
 from spconv_compiler.network.plan import NetworkPlan
+from spconv_compiler.runtime.driver_library import passed
 
 # torch's current stream as a number, without an object around it.
 _raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+# Results of up to so many bytes are made one call ahead.
+_SPARE_BYTES = 64 << 20
 
 Note = Callable[[str, Callable[..., Any]], Callable[..., Any]]
+Call = Callable[[Sequence[Any]], Any]
 
 
 def quick_call(
     owner: Any, plan: NetworkPlan, found: CapturedNetwork, head: TorchPart, kinds: Sequence[Any], note: Note
-) -> Callable[[Sequence[Any]], Any] | None:
+) -> Call | None:
     """The quick call of a network that is captured, or None where it is not one of those.
 
     Args:
-        owner: the Replay that the call is made for, as long as its `turn` stays what it is; its lock lets one in at
-            a time.
+        owner: the Replay that the call is made for; its lock lets one in at a time.
         head: picks the plan's arguments out of the program's inputs. kinds: types of the inputs.
         note: what stands for a function of the driver, given its name and itself.
     """
@@ -49,166 +53,199 @@ def quick_call(
         return None
     if plan.results != (("value", plan.steps[loose].out),):
         return None
-    return _enclosed(owner, plan, found, [pick for pick in head.picks if pick is not None], kinds, note)
+    picks = [pick for pick in head.picks if pick is not None]
+    places = {argument: picks[place] for place, argument in enumerate(plan.arguments)}
+    return _enclosed(owner, plan, found, places, kinds, note)
 
 
 def _enclosed(
-    owner: Any, plan: NetworkPlan, found: CapturedNetwork, picks: Sequence[int], kinds: Sequence[Any], note: Note
-) -> Callable[[Sequence[Any]], Any]:
+    owner: Any,
+    plan: NetworkPlan,
+    found: CapturedNetwork,
+    places: dict[tuple[str, int], int],
+    kinds: Sequence[Any],
+    note: Note,
+) -> Call:
     """The call itself: it gives the result [N, C], or None where the call has to go the long way, for whatever reason.
 
     It raises LaunchError where the device refuses or fails.
     """
-    assert found.loose is not None and found.last is not None
-    device, index, room, int32 = found.device, found.index, found.room[0], torch.int32
-    out = plan.values[plan.steps[found.loose].out]
-    places = {argument: picks[place] for place, argument in enumerate(plan.arguments)}
-    place, count = places.pop(("level", 0)), len(kinds)
-    coords_type, shape_made = kinds[place], (room, out.channels)
-    read_values = _reader(plan, {at: number for (_, number), at in places.items()}, kinds, index)
+    place, device, index, work = places.pop(("level", 0)), found.device, found.index, found.last_work
+    outside, calls = found.intake.report.words, device.calls()
+    is_current, failed = note("is_current", calls.is_current), calls.graph_failed
+    headed = found.frame_graph()
+    graph, launch = headed.launcher()
+    launch, words, anchor = note("launch of the graph", launch), headed.words, headed.anchor
+    bring = _bringer(plan, found, {number: at for (_, number), at in places.items()}, kinds)
     # Values that the graph reads have to be there before it.
     early = any(number not in found.direct_slots for _, number in places)
-    like = found.like.new_empty((0,), dtype=DTYPES[out.dtype])
-    words, calls = found.intake.report.words, device.calls()
-    checked, done = found.intake.checked.handle, found.last_work.done.handle
-    is_current, synchronize = note("is_current", calls.is_current), note("synchronize", calls.synchronize)
-    record = note("record", calls.record)
-    begin_graph = note("launch of the graph", _beginning(found, owner.headed, calls, checked))
-    launch_last, out_slots = note("launch of the convolution", found.last.launch), found.last.slots["out"]
-    _, coords_slot, rows_slot = found.intake.only()
-    headed = found.headed is not None
-    # Where there is one device, a launch that finds another context current fails, and is done again in the right one.
-    several = not headed or torch.cuda.device_count() != 1
-    lock, new_empty, take = owner.lock, like.new_empty, found.take
-    raw_stream = _stream_of if _raw_stream is None else _raw_stream
-    # The replay holds this call, not the other way round: with it a network gives its memory back.
-    replay, turn = weakref.ref(owner), owner.turn
-    # The stream of the last quick call, and whether it lasts.
-    work, seen, lasting = found.last_work, -1, False
+    rest = _rest(owner, plan, found, None if early else bring, note)
+    work.ready = None
+    # Side by side: what a call touches before the launch.
+    first = (
+        *(place, kinds[place], torch.int32, found.room[0], ALIGNMENT, index, anchor),
+        *(note("current stream", _raw_stream or _stream_of), note("lock", owner.lock.acquire)),
+        *(work, words, launch, graph),
+    )
+    release = owner.lock.release
 
-    def queue(args: Sequence[Any], stream: int, begin: int, rows: int) -> Any:
-        nonlocal seen, lasting
+    def call(args: Sequence[Any]) -> Any:
+        place, kind, int32, room, alignment, index, anchor, raw_stream, acquire, work, words, launch, graph = first
+        try:
+            coords = args[place]
+            if type(coords) is not kind or coords.dtype is not int32 or not coords.is_contiguous():
+                return None
+            rows, columns = coords.shape
+            begin = coords.data_ptr()
+            if columns != 4 or not 0 < rows <= room or begin % alignment or not begin or coords.get_device() != index:
+                return None
+        except (RuntimeError, IndexError, ValueError):  # other dimensions, no strides: the long way has words for it
+            return None
+        stream = raw_stream(index)
+        acquire()
+        try:
+            if work.ready != stream and not prepare(args, stream, rows):
+                return None
+            work.ready, work.unread, work.pending = None, True, True
+            words[0], words[1] = begin - anchor >> 2, rows
+            code = launch(graph, work.bound)
+            return refused(code, args, stream, rows) if code else rest(args, stream, rows)
+        finally:
+            release()
+
+    def prepare(args: Sequence[Any], stream: int, rows: int) -> bool:
+        """Sees to what the last call has not: another stream, a call that did not come to its end, values to copy."""
         # The default stream cannot be captured.
         if stream and torch.cuda.is_current_stream_capturing():
-            return None
-        if seen != stream:
-            seen, lasting = stream, _lasts(index, stream)
-        if work.stream != stream:
-            work.order(stream)
-        if early:
-            pointers = read_values(args, rows)
-            if pointers is None:
-                return None
-            take(pointers, rows, stream)
-        words[0] = 0
-        coords_slot.value, rows_slot.value = begin, rows
-        work.pending = True
-        begin_graph(stream)
+            return False
+        if work.unread:
+            work.wait()
+        outside[0] = 0
+        work.order(stream)
+        if work.bound is None:
+            work.bound, work.lasting = passed(stream), _lasts(index, stream)
+        return not early or bring(args, rows, stream)
+
+    def refused(code: int, args: Sequence[Any], stream: int, rows: int) -> Any:
+        """The driver has not queued the graph. Where there is one device it was not asked which one is current."""
+        if is_current():
+            raise failed(code)
+        with device.current():
+            headed.graph.launch(stream)
+            return rest(args, stream, rows)
+
+    return call if torch.cuda.device_count() == 1 else _on_device(call, device, is_current)
+
+
+def _rest(owner: Any, plan: NetworkPlan, found: CapturedNetwork, bring: Any, note: Note) -> Callable[..., Any]:
+    """A function of (arguments, stream, rows): all of a call that follows the launch of its graph.
+
+    Args:
+        bring: of _bringer, where values are not brought yet; else None.
+    """
+    assert found.loose is not None and found.last is not None
+    out, calls, work = plan.values[plan.steps[found.loose].out], found.device.calls(), found.last_work
+    room, outside, out_slots = found.room[0], found.intake.report.words, found.last.slots["out"]
+    checked, done = found.intake.checked.handle, work.done.handle
+    record, synchronize = note("record", calls.record), note("synchronize", calls.synchronize)
+    launch_last = note("launch of the convolution", found.last.launch)
+    new_empty, shape = found.like.new_empty((0,), dtype=DTYPES[out.dtype]).new_empty, (room, out.channels)
+    ahead = room * out.row_bytes <= _SPARE_BYTES
+    # The replay holds this call, not the other way round: with it a network gives its memory back.
+    replay = weakref.ref(owner)
+    inference = torch.is_inference_mode_enabled
+    # A tensor for the next result, and where it was made: on which stream, in which mode.
+    spare: Any = None
+    spare_at: tuple[int, bool] | None = None
+
+    def rest(args: Sequence[Any], stream: int, rows: int) -> Any:
+        nonlocal spare, spare_at
+        made, here = None, (stream, inference())
         try:
-            if headed:
-                record(checked, stream)
-            pointers = {} if early else read_values(args, rows)
-            made = None
-            if pointers is not None:
-                if not early:
-                    take(pointers, rows, stream)
-                made = new_empty(shape_made)
+            record(checked, stream)
+            if bring is None or bring(args, rows, stream):
+                made, spare = (new_empty(shape) if spare is None or spare_at != here else spare), None
                 pointer = made.data_ptr()
                 for slot in out_slots:
                     slot.value = pointer
                 launch_last(stream)
         finally:
-            if not lasting:
+            if not work.lasting:
                 record(done, stream)
                 work.pending = False
+        if ahead and made is not None:
+            try:
+                spare, spare_at = new_empty(shape), here
+            except RuntimeError:  # out of memory: the next call may find some, or says so
+                spare = None
         if made is not None and rows != room:
             made = made.narrow(0, 0, rows)
         synchronize(checked)
-        return None if words[0] else made
-
-    def call(args: Sequence[Any]) -> Any:
-        if len(args) != count:
+        work.unread = False
+        if outside[0] or made is None:
             return None
-        coords: Any = args[place]
-        try:
-            if type(coords) is not coords_type or coords.dtype is not int32:
-                return None
-            shape = coords.shape
-            rows = shape[0]
-            if len(shape) != 2 or shape[1] != 4 or not 0 < rows <= room or not coords.is_contiguous():
-                return None
-            begin = coords.data_ptr()
-            if begin % ALIGNMENT or not begin or coords.get_device() != index:
-                return None
-        except (RuntimeError, IndexError):  # a tensor without strides or memory, which the long way has words for
-            return None
-        with lock:
-            mine = replay()
-            # Another thread may have given it up.
-            if mine is None or mine.turn != turn or not mine.on:
-                return None
-            stream = int(raw_stream(index))
-            if several and not is_current():
-                with device.current():
-                    made = queue(args, stream, begin, rows)
-            else:
-                try:
-                    made = queue(args, stream, begin, rows)
-                except LaunchError:
-                    if several or is_current():
-                        raise
-                    with device.current():
-                        made = queue(args, stream, begin, rows)
-            mine.reason, mine.graphs = None, int(made is not None)
-            return made
+        if bring is not None:
+            work.ready = None if stream else stream
+        mine = replay()
+        if mine is not None:
+            mine.reason, mine.graphs = None, 1
+        return made
 
-    return call
+    return rest
 
 
-def _reader(
-    plan: NetworkPlan, places: dict[int, int], kinds: Sequence[Any], index: int
-) -> Callable[[Sequence[Any], int], dict[int, int] | None]:
-    """A function of (arguments, rows): addresses of values by number, or None where they are not of the kind seen."""
+def _bringer(
+    plan: NetworkPlan, found: CapturedNetwork, places: dict[int, int], kinds: Sequence[Any]
+) -> Callable[[Sequence[Any], int, int], bool]:
+    """A function of (arguments, rows, stream) that brings values to where they are read: see CapturedNetwork.slots_of.
+
+    It is False where an argument is not of the kind that was seen.
+    """
+    count, index = len(kinds), found.index
     wanted = [
-        (at, number, kinds[at], DTYPES[plan.values[number].dtype], plan.values[number].channels)
-        for at, number in places.items()
+        (at, kinds[at], DTYPES[plan.values[number].dtype], plan.values[number].channels, found.slots_of(number), number)
+        for number, at in places.items()
     ]
 
-    def read_values(args: Sequence[Any], rows: int) -> dict[int, int] | None:
-        pointers = {}
+    def bring(args: Sequence[Any], rows: int, stream: int) -> bool:
+        if len(args) != count:
+            return False
         try:
-            for at, number, kind, dtype, channels in wanted:
+            for at, kind, dtype, channels, slots, number in wanted:
                 value: Any = args[at]
-                if type(value) is not kind or value.dtype is not dtype or value.shape != (rows, channels):
-                    return None
+                if type(value) is not kind or value.dtype is not dtype or not value.is_contiguous():
+                    return False
+                if value.shape != (rows, channels) or value.get_device() != index:
+                    return False
+                if value.requires_grad or value.is_neg():
+                    return False
                 pointer = value.data_ptr()
-                if value.requires_grad or not value.is_contiguous() or value.is_neg():
-                    return None
-                if value.get_device() != index or pointer % ALIGNMENT or not pointer:
-                    return None
-                pointers[number] = pointer
+                if pointer % ALIGNMENT or not pointer:
+                    return False
+                for slot in slots:
+                    slot.value = pointer
+                if not slots:
+                    found.copy_value(number, pointer, rows, stream)
         except (RuntimeError, IndexError):  # as for coordinates
-            return None
-        return pointers
+            return False
+        return True
 
-    return read_values
+    return bring
 
 
-def _beginning(found: CapturedNetwork, headed: bool, calls: Any, checked: int) -> Callable[[int], None]:
-    """A function of a stream that queues what needs the coordinates alone."""
-    assert found.only_graph is not None
-    found.headed = found.graph_with_frame() if headed else None
-    if found.headed is not None:
-        begin: Callable[[int], None] = found.headed.launch
-        return begin
-    (frame, _, _), graph = found.intake.only(), found.only_graph.handle
+def _on_device(call: Call, device: Any, is_current: Callable[[], bool]) -> Call:
+    """The call where there are several devices: another one may be current."""
+    asking = threading.Lock()
 
-    def begin_in_front(stream: int) -> None:
-        frame.launch(stream)
-        calls.record(checked, stream)
-        calls.launch_graph(graph, stream)
+    def anywhere(args: Sequence[Any]) -> Any:
+        with asking:
+            current = is_current()
+        if current:
+            return call(args)
+        with device.current():
+            return call(args)
 
-    return begin_in_front
+    return anywhere
 
 
 def _stream_of(index: int) -> int:

@@ -54,11 +54,9 @@ class Replay:
     Attributes:
         quick: takes a call's arguments, all of them tensors, and gives the only result, or None where `run` has to take
             the call; it raises LaunchError where the device refuses or fails.
-        lock: is held while a call is queued. turn: another number whenever `quick` changes.
+        lock: is held while a call is queued.
         reason: why the last call was not queued as one, or None.
         graphs: how many graphs the last call launched; 0 where every launch was queued by itself.
-        on: whether graphs are wanted; False lets every call run step by step.
-        headed: whether quick calls take frames in by the graph itself where they can, not in front of it (quick.py).
         together: whether a network that makes levels builds them and all maps together where it can (level_plan.py).
     """
 
@@ -75,7 +73,8 @@ class Replay:
         self._padded = padded_tail(tail, plan)
         self._never = _why_never(plan, steps, keep_maps)
         if self._never is None:
-            compile_options(FrameOptions(steps.target))
+            for by_words in (False, True):
+                compile_options(FrameOptions(steps.target, by_words))
             if makes_levels(plan) and steps.level_plan is not None:
                 compile_options(steps.level_plan.options)
         self._room: list[int] | None = None
@@ -83,12 +82,20 @@ class Replay:
         # For quick calls too.
         self.lock = threading.Lock()
         self.quick: Callable[[Sequence[Any]], Any] = _no_quick_call
-        self.turn = 0
         self._learned: tuple[TorchPart, list[type]] | None = None
         self.reason: str | None = None
         self.graphs = 0
-        self.on = self.together = True
-        self.headed = True
+        self._on = self.together = True
+
+    @property
+    def on(self) -> bool:
+        """Whether graphs are wanted; False lets every call run step by step."""
+        return self._on
+
+    @on.setter
+    def on(self, wanted: bool) -> None:
+        with self.lock:
+            self._on, self.quick = wanted, _no_quick_call
 
     @property
     def room(self) -> tuple[int, ...] | None:
@@ -106,7 +113,7 @@ class Replay:
                 pairs = zip(rows, wanted, before, strict=True)
                 self._room = [max(new, 2 * old) if count > old else old for count, new, old in pairs]
                 self._captured.clear()
-                self.quick, self.turn = _no_quick_call, self.turn + 1
+                self.quick = _no_quick_call
 
     def learn(self, head: TorchPart, args: Sequence[Any]) -> None:
         """After a call with arguments that are all tensors: lets the next ones be quick, where they can be."""
@@ -119,11 +126,17 @@ class Replay:
         with self.lock:
             tail = self._tail
             plain = tail.module is None and not tail.constants and tail.picks == (0,) and self._padded is None
-            if self._learned is None or len(self._captured) != 1 or not plain or not self.graphs:
+            if self._learned is None or not self.on or len(self._captured) != 1 or not plain or not self.graphs:
                 return
             (found,) = self._captured.values()
-            self.turn += 1
-            made = quick_call(self, self._plan, found, *self._learned, note)
+            if found.refused:
+                return
+            try:
+                made = quick_call(self, self._plan, found, *self._learned, note)
+            except LaunchError as error:
+                found.refused = True
+                logging.getLogger("spconv_compiler").warning("calls of a network go the long way: %s", str(error))
+                return
             self.quick = _no_quick_call if made is None else made
 
     def run(

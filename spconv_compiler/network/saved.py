@@ -151,7 +151,8 @@ def kernels_of(plan: NetworkPlan, target: str) -> list[Options]:
     from spconv_compiler.map_request import sparse_options
 
     on_cpu = isinstance(get_target(target), CpuTarget)
-    found: dict[Any, None] = {} if on_cpu else {FrameOptions(get_target(target).name): None}
+    frames = [] if on_cpu else [FrameOptions(get_target(target).name, by_words) for by_words in (False, True)]
+    found: dict[Any, None] = dict.fromkeys(frames)
     seen: set[tuple[Any, ...]] = set()
     loaded: list[Any] = []
     for step in plan.steps:

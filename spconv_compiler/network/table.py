@@ -6,8 +6,6 @@ run changes has index arrays, so that a run costs a handful of array operations 
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -59,10 +57,20 @@ class CallTable:
         table[self._threads] = threads
         table[self._scratch] = scratch
 
-    def places(self, steps: Sequence[int]) -> dict[str, Places]:
-        """Where each argument of some steps stands, by name."""
-        names = {name for step in steps for name in self._names[step]}
-        return {name: self._where(steps, functools.partial(operator.eq, name)) for name in names - {"threads"}}
+    def words(self, values: Sequence[int]) -> list[int]:
+        """The words of the flattened table that hold an address of any of some values."""
+        place, word, value = self._values
+        at = np.flatnonzero(np.isin(value, values))
+        return [int(item) for item in place[at] * CALL_WORDS + word[at]]
+
+    def places(self, steps: Sequence[int]) -> dict[str, list[int]]:
+        """The words of the flattened table where each argument of some steps stands, by name."""
+        found: dict[str, list[int]] = {}
+        for step in steps:
+            for word, name in enumerate(self._names[step], 1):
+                if name != "threads":
+                    found.setdefault(name, []).append(step * CALL_WORDS + word)
+        return found
 
     def _where(self, steps: Sequence[int], wanted: Callable[[str], bool]) -> Places:
         found = [(step, word) for step in steps for word, name in enumerate(self._names[step], 1) if wanted(name)]

@@ -6,7 +6,7 @@ docs/from_spconv.md. Modules run on the CPU, or on the target that `use_target` 
 
 from __future__ import annotations
 
-from spconv_compiler.pytorch import constants, convert, functional, modules, ops, tables, tracing, utils
+from spconv_compiler.pytorch import constants, convert, functional, layers, modules, ops, pool, tables, tracing, utils
 from spconv_compiler.pytorch.algo import ConvAlgo
 from spconv_compiler.pytorch.conv import SparseConvolution
 from spconv_compiler.pytorch.core import SparseConvTensor
@@ -51,6 +51,10 @@ from spconv_compiler.pytorch.pool import (
 )
 from spconv_compiler.pytorch.tables import AddTable, AddTableMisaligned, ConcatTable, JoinTable
 from spconv_compiler.pytorch.target import current_target, use_target
+
+# Names that frameworks import, and register; with four spatial axes constructors raise.
+SubMConv4d, SparseConv4d, SparseConvTranspose4d = layers.SubMConv4d, layers.SparseConv4d, layers.SparseConvTranspose4d
+SparseInverseConv4d, SparseMaxPool4d = layers.SparseInverseConv4d, pool.SparseMaxPool4d
 
 tracing.install()
 

@@ -5,8 +5,9 @@ Weights are [C_out, *kernel_size, C_in], as spconv 2.x keeps them; parameters ar
 
 from __future__ import annotations
 
+import importlib
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from spconv_compiler.pytorch.coords import axes3, narrow
 from spconv_compiler.pytorch.core import SparseConvTensor, expand_nd
 from spconv_compiler.pytorch.geometry import conv_output_size, transposed_output_size
 from spconv_compiler.pytorch.keys import check_inverse, check_subm, check_unwritten, note_of
-from spconv_compiler.pytorch.modules import SparseModule
+from spconv_compiler.pytorch.modules import SparseModule, check_axes
 from spconv_compiler.pytorch.operands import check_operands, count_rows
 
 _ACTIVATIONS = (None, "none", "relu")
@@ -77,6 +78,7 @@ class SparseConvolution(SparseModule):
         dtype: Any = None,
     ) -> None:
         super().__init__(name=name)
+        check_axes(self, ndim)
         self.ndim, self.in_channels, self.out_channels, self.groups = ndim, in_channels, out_channels, groups
         self.kernel_size, self.stride = expand_nd(ndim, kernel_size), expand_nd(ndim, stride)
         self.padding, self.dilation = expand_nd(ndim, padding), expand_nd(ndim, dilation)
@@ -233,3 +235,13 @@ class SparseConvolution(SparseModule):
             return made
         total = made + add_input
         return total.replace_feature(torch.relu(total.features)) if self.act_type == "relu" else total
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """The classes of layers.py, which spconv has in its module `conv`."""
+        layers = importlib.import_module("spconv_compiler.pytorch.layers")
+        if name.startswith("_") or not isinstance(getattr(layers, name, None), type):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(layers, name)

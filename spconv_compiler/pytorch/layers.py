@@ -146,3 +146,31 @@ class SparseInverseConv3d(_SparseInverseConv):
     """Inverse of the layer that wrote indice_key: back to the voxels it read, through its taps; 3 spatial axes."""
 
     NDIM = 3
+
+
+# Frameworks import all of spconv's names, and register them; few of their models use these.
+
+
+class SubMConv4d(_SubMConv):
+    """Not here: with four spatial axes the constructor raises InputError."""
+
+    NDIM = 4
+
+
+class SparseConv4d(_SparseConv):
+    """Not here: with four spatial axes the constructor raises InputError."""
+
+    NDIM = 4
+
+
+class SparseConvTranspose4d(_SparseConv):
+    """Not here: with four spatial axes the constructor raises InputError."""
+
+    NDIM = 4
+    TRANSPOSED = True
+
+
+class SparseInverseConv4d(_SparseInverseConv):
+    """Not here: with four spatial axes the constructor raises InputError."""
+
+    NDIM = 4

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from spconv_compiler.errors import InputError
 from spconv_compiler.pytorch.core import SparseConvTensor
+from spconv_compiler.tensor_cache import forget
 
 
 def given(scope: dict[str, Any]) -> dict[str, Any]:
@@ -29,6 +30,20 @@ class SparseModule(nn.Module):
         self.name = name
         self._sparse_unique_name = ""
 
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        self._let_go()
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+
+    def _load_from_state_dict(self, *given: Any) -> None:
+        self._let_go()
+        super()._load_from_state_dict(*given)
+
+    def _let_go(self) -> None:
+        """Where torch is told to swap parameters for new ones (torch.__future__), lets caches forget the old ones."""
+        if torch.__future__.get_swap_module_params_on_conversion():
+            for parameter in self._parameters.values():
+                forget(parameter)
+
     def describe(self) -> str:
         """The layer, for messages: its class, and its name if it has one, else its arguments."""
         name = self._sparse_unique_name or self.name
@@ -39,6 +54,12 @@ class SparseModule(nn.Module):
         if not isinstance(x, SparseConvTensor):
             raise InputError(f"{self.describe()} is given a {type(x).__name__}; accepted: a SparseConvTensor")
         return x
+
+
+def check_axes(module: SparseModule, ndim: Any) -> None:
+    """Raises InputError unless a layer's spatial axes are 1 to 3."""
+    if ndim not in (1, 2, 3):
+        raise InputError(f"{type(module).__name__} has {ndim!r} spatial axes; accepted: 1, 2 or 3")
 
 
 class SparseSequential(SparseModule):

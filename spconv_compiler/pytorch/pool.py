@@ -14,7 +14,7 @@ from spconv_compiler.pytorch.coords import axes3, narrow
 from spconv_compiler.pytorch.core import SparseConvTensor, expand_nd
 from spconv_compiler.pytorch.geometry import conv_output_size
 from spconv_compiler.pytorch.keys import check_unwritten, note_of
-from spconv_compiler.pytorch.modules import SparseModule, given
+from spconv_compiler.pytorch.modules import SparseModule, check_axes, given
 from spconv_compiler.pytorch.operands import check_pool_input, count_rows
 
 
@@ -38,6 +38,7 @@ class _SparsePool(SparseModule):
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
+        check_axes(self, ndim)
         self.ndim, self.indice_key, self.subm, self.algo = ndim, indice_key, subm, algo
         self.kernel_size = expand_nd(ndim, kernel_size)
         self.stride = list(self.kernel_size) if stride is None else expand_nd(ndim, stride)
@@ -130,6 +131,12 @@ class SparseMaxPool3d(_ByDimension, SparseMaxPool):
     """SparseMaxPool over three spatial axes."""
 
     NDIM = 3
+
+
+class SparseMaxPool4d(_ByDimension, SparseMaxPool):
+    """Not here: with four spatial axes the constructor raises InputError."""
+
+    NDIM = 4
 
 
 class SparseAvgPool1d(_ByDimension, SparseAvgPool):

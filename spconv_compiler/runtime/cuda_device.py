@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable
 
 from spconv_compiler.errors import LaunchError
-from spconv_compiler.runtime.cuda import HeadedGraph, last_node, upload
+from spconv_compiler.runtime.cuda import upload
 from spconv_compiler.runtime.cuda_library import (
     INSTEAD,
     MAJOR,
@@ -22,8 +22,7 @@ from spconv_compiler.runtime.cuda_library import (
 from spconv_compiler.runtime.cuda_module import Module
 from spconv_compiler.runtime.device import Buffer
 from spconv_compiler.runtime.driver_device import DriverDevice
-from spconv_compiler.runtime.driver_objects import DeviceMemory, Graph, Stream, capture
-from spconv_compiler.runtime.prepared import PreparedLaunch
+from spconv_compiler.runtime.driver_objects import DeviceMemory, Graph, Stream
 
 _NAME_BYTES = 256
 
@@ -109,15 +108,6 @@ class CudaDevice(DriverDevice):
 
     def upload(self, graph: Graph, stream: Stream) -> None:
         upload(graph, stream)
-
-    def capture_behind(self, head: PreparedLaunch, queue: Callable[[int], None]) -> HeadedGraph:
-        with self.current(), Stream(self.driver) as stream:
-            with capture(stream, keep=True) as captured:
-                head.launch(stream.handle)
-                node = last_node(stream)
-                queue(stream.handle)
-            upload(captured.graph, stream)
-            return HeadedGraph(captured.graph, node, head)
 
 
 @functools.lru_cache(maxsize=64)

@@ -5,7 +5,7 @@ begin to take places while that one runs out, and wait in its first instruction 
 kernel, and kernels of other libraries, keep their order as ever: our kernels do not let anybody pass before all work in
 front of them is done.
 
-Facts: NVIDIA's CUDA driver API reference, CUlaunchConfig, CUlaunchAttribute, CUDA_KERNEL_NODE_PARAMS.
+Facts: NVIDIA's CUDA driver API reference, CUlaunchConfig, CUlaunchAttribute.
 """
 
 from __future__ import annotations
@@ -43,19 +43,6 @@ class LaunchConfig(ctypes.Structure):
         ("stream", ctypes.c_void_p),
         ("attributes", ctypes.c_void_p),
         ("count", ctypes.c_uint),
-    ]
-
-
-class NodeParameters(ctypes.Structure):
-    """CUDA_KERNEL_NODE_PARAMS."""
-
-    _fields_ = [
-        ("function", ctypes.c_void_p),
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("shared_bytes", ctypes.c_uint),
-        ("parameters", ctypes.c_void_p),
-        ("extra", ctypes.c_void_p),
     ]
 
 
@@ -104,13 +91,6 @@ class KernelLaunch:
         """From now on: blocks along three axes, and whether the launch may overlap the end of the kernel before it."""
         self._config.grid[:] = list(grid)
         self._config.count = int(overlaps)
-
-    def node_parameters(self) -> NodeParameters:
-        """The launch as a graph's node takes it; it reads the arguments when the node is set."""
-        config = self._config
-        return NodeParameters(
-            self._function, config.grid, config.block, config.shared_bytes, None, ctypes.addressof(self._extra)
-        )
 
 
 def _old_queue(driver: CudaContext, config: LaunchConfig, handle: int, extra: int) -> Callable[[int], int]:

@@ -70,7 +70,6 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuStreamWaitEvent": (_pointer, _pointer, _uint),
     "cuStreamBeginCapture_v2": (_pointer, _int),
     "cuStreamEndCapture": (_pointer, _out),
-    "cuStreamGetCaptureInfo_v3": (_pointer, _out, _out, _out, _out, _out, _out),
     "cuEventCreate": (_out, _uint),
     "cuEventDestroy_v2": (_pointer,),
     "cuEventRecord": (_pointer, _pointer),
@@ -80,7 +79,6 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuGraphInstantiateWithFlags": (_out, _pointer, ctypes.c_ulonglong),
     "cuGraphUpload": (_pointer, _pointer),
     "cuGraphLaunch": (_pointer, _pointer),
-    "cuGraphExecKernelNodeSetParams": (_pointer, _pointer, _pointer),
     "cuGraphDestroy": (_pointer,),
     "cuGraphExecDestroy": (_pointer,),
 }

@@ -90,9 +90,7 @@ class Function:
         own, made = self._new_launch()
         own.fill(arguments)
         made.set_grid(sizes, overlaps=driver.overlaps)
-        prepared = PreparedLaunch(own, made.queue, lambda code: driver.error(made.call, code), self, made)
-        prepared.node = made.node_parameters()
-        return prepared
+        return PreparedLaunch(own, made.queue, lambda code: driver.error(made.call, code), self, made)
 
     def launch(self, grid: Sequence[int], block: int, arguments: Sequence[int], stream: int) -> None:
         """Queues a launch.

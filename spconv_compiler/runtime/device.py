@@ -134,11 +134,5 @@ class TorchDevice(Device, Protocol):
         In `queue`, memory can neither be allocated nor waited for.
         """
 
-    def capture_behind(self, head: PreparedLaunch, queue: Callable[[int], None]) -> Graph | None:
-        """As `capture`, of a launch and of what `queue` queues; the launch takes what is set whenever the graph is run.
-
-        None where the driver has no such graphs.
-        """
-
     def current(self) -> AbstractContextManager[None]:
         """Makes this the thread's current device in the block."""

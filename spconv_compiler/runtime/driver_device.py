@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -101,8 +102,13 @@ class DriverDevice:
 
     def calls(self) -> DriverCalls:
         names = self.driver.names
-        launch_graph, record = quick(self.driver, names.graph_launch), quick(self.driver, names.event_record)
-        return DriverCalls(launch_graph, record, quick(self.driver, names.event_synchronize), self.is_current())
+        return DriverCalls(
+            quick(self.driver, names.graph_launch),
+            quick(self.driver, names.event_record),
+            quick(self.driver, names.event_synchronize),
+            self.is_current(),
+            functools.partial(self.driver.failed, names.graph_launch),
+        )
 
     def host_words(self, count: int) -> HostWords:
         with self.current():

@@ -149,6 +149,11 @@ class DriverLibrary:
         return found
 
 
+def passed(handle: int) -> Any:
+    """A handle as functions of `DriverLibrary.bare` take it."""
+    return ctypes.c_void_p.from_param(handle)
+
+
 def decoded(text: bytes | None) -> str:
     """What a driver says of an error."""
     return "unknown" if text is None else text.decode(errors="replace")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from spconv_compiler.errors import LaunchError
 from spconv_compiler.runtime.driver_library import (
@@ -14,6 +15,7 @@ from spconv_compiler.runtime.driver_library import (
     STREAM_NON_BLOCKING,
     SUCCESS,
     DriverLibrary,
+    passed,
 )
 from spconv_compiler.runtime.owned import Owned, uncollected
 
@@ -115,7 +117,7 @@ class HostWords(DriverOwned):
 
 
 class Template(DriverOwned):
-    """What was captured, of which graphs are instances; its nodes are named by handles."""
+    """What was captured, of which graphs are made."""
 
     def __init__(self, driver: DriverLibrary, handle: int) -> None:
         self.releases = (driver.names.template_destroy,)
@@ -126,15 +128,18 @@ class Graph(DriverOwned):
     """Work captured from a stream, to be run again as often as wanted. Made by `capture`.
 
     Addresses are fixed: buffers and host memory that the work touches must live as long as the graph is launched.
-
-    Args:
-        template: what it is an instance of, where that is wanted as long as this.
     """
 
-    def __init__(self, driver: DriverLibrary, handle: int, template: Template | None = None) -> None:
+    def __init__(self, driver: DriverLibrary, handle: int) -> None:
         self.releases = (driver.names.graph_destroy,)
         super().__init__(driver, handle)
-        self._template = template
+
+    def bare(self) -> tuple[Any, Callable[[Any, Any], int]]:
+        """(the handle, a function of it and of driver_library.passed(a stream): `launch` with nothing around it).
+
+        The function gives the driver's code, and the device has to be the current one.
+        """
+        return passed(self.handle), self.driver.bare(self.driver.names.graph_launch)
 
     def launch(self, stream: Stream | int) -> None:
         """Queues the captured work on a stream, or on that with a handle."""
@@ -156,13 +161,10 @@ class Capture:
 
 
 @contextlib.contextmanager
-def capture(stream: Stream, *, keep: bool = False) -> Iterator[Capture]:
+def capture(stream: Stream) -> Iterator[Capture]:
     """Captures the work that this thread queues on `stream`, instead of running it.
 
     In the block, memory can neither be allocated nor waited for. When it raises, the capture is ended and dropped.
-
-    Args:
-        keep: whether nodes of the graph are to be set later.
 
     Raises:
         LaunchError: the stream is capturing already, or something in the block is not allowed in a capture.
@@ -177,11 +179,9 @@ def capture(stream: Stream, *, keep: bool = False) -> Iterator[Capture]:
         with contextlib.suppress(LaunchError):
             _end_capture(stream)
         raise
-    template = _end_capture(stream)
-    made = int(driver.value(ctypes.c_void_p, driver.names.graph_make, template.handle, 0) or 0)
-    result._graph = Graph(driver, made, template if keep else None)
-    if not keep:
-        template.close()
+    with _end_capture(stream) as template:
+        made = int(driver.value(ctypes.c_void_p, driver.names.graph_make, template.handle, 0) or 0)
+        result._graph = Graph(driver, made)
 
 
 def _end_capture(stream: Stream) -> Template:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from spconv_compiler.arrays import ITEM_BYTES
@@ -13,6 +13,7 @@ from spconv_compiler.plan import Buffer as PlanBuffer
 from spconv_compiler.runtime.device import Buffer, Device
 from spconv_compiler.runtime.prepared import PreparedLaunch
 
+WHOLE = slice(None)
 # Kernels compute keys modulo 2^32 when keys have 32 bits: a coordinate's distance from these fits, they need not.
 _WRAPS = ("min_z", "min_y", "min_x", "out_min_z", "out_min_y", "out_min_x")
 
@@ -128,11 +129,26 @@ class GpuPlan:
         kept = {name: size for name, size in sizes.items() if name in found.kept}
         return kept, {name: size for name, size in sizes.items() if name not in kept}
 
-    def launch(self, group: str, symbols: Mapping[str, int], buffers: Mapping[str, Buffer], call: Call) -> None:
-        """Queues a group's launches on buffers that are all there: what a graph can capture."""
+    def leading(self, group: str, names: Collection[str]) -> int:
+        """How many launches a group begins with that use none of these buffers."""
+        launches = self._groups[group].launches if group in self._groups else []
+        for place, launch in enumerate(launches):
+            if any(name in names for _, name, _ in launch.arguments):
+                return place
+        return len(launches)
+
+    def launch(
+        self,
+        group: str,
+        symbols: Mapping[str, int],
+        buffers: Mapping[str, Buffer],
+        call: Call,
+        which: slice = WHOLE,
+    ) -> None:
+        """Queues a group's launches, or some, on buffers that are all there: what a graph can capture."""
         if group not in self._groups:
             return
-        for launch in self._groups[group].launches:
+        for launch in self._groups[group].launches[which]:
             grid = launch.grid(symbols)
             if min(grid) > 0:
                 arguments = _arguments_of(launch, symbols, buffers)

@@ -24,7 +24,6 @@ from spconv_compiler.runtime.hip_library import (
     HipLibrary,
 )
 from spconv_compiler.runtime.hip_module import Module
-from spconv_compiler.runtime.prepared import PreparedLaunch
 
 
 class HipDevice(DriverDevice):
@@ -100,9 +99,6 @@ class HipDevice(DriverDevice):
 
     def fill_words(self, target: int, word: int, count: int, stream: int) -> None:
         self.hip.call("hipMemsetD32Async", target, word, count, stream)
-
-    def capture_behind(self, head: PreparedLaunch, queue: Callable[[int], None]) -> None:
-        """None: nothing says that HIP's graphs are as quick when a launch of theirs is set anew."""
 
 
 def _arch_of(hip: HipLibrary, index: int) -> str:

@@ -14,12 +14,14 @@ class DriverCalls(NamedTuple):
     Attributes:
         launch_graph(graph, stream), record(event, stream), synchronize(event).
         is_current(): whether the device is the thread's current one; one thread at a time may ask.
+        graph_failed(code): the exception for what a launch of a graph has given (driver_objects.Graph.bare).
     """
 
     launch_graph: Callable[..., None]
     record: Callable[..., None]
     synchronize: Callable[..., None]
     is_current: Callable[[], bool]
+    graph_failed: Callable[[int], Exception]
 
 
 def quick(library: Any, name: str) -> Callable[..., None]:
@@ -43,7 +45,7 @@ class PreparedLaunch:
         owners: what has to live as long as this.
 
     Attributes:
-        queue: as above. node: the launch as nodes of graphs are set to it, for a driver that can do that, or None.
+        queue: as above.
     """
 
     def __init__(
@@ -54,7 +56,6 @@ class PreparedLaunch:
         *owners: Any,
     ) -> None:
         self._block, self.queue, self._failed, self._owners = block, queue, failed, owners
-        self.node: Any = None
 
     def slot(self, number: int) -> Any:
         """Argument `number`, whose `value` can be set; it must fit."""

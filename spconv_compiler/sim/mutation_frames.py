@@ -25,17 +25,23 @@ _KEPT = ("placed", "placed_count", "outside")
 
 def frame_ops() -> Iterator[tuple[str, Artifact, Run]]:
     """(name, artifact, how to run it)."""
-    artifact = compile_options(FrameOptions("gfx950-sim"))
-    wanted = _taken_in(artifact, {})
+    for by_words in (False, True):
+        artifact = compile_options(FrameOptions("gfx950-sim", by_words))
+        where = "that words of memory find" if by_words else "that arguments find"
+        yield f"a frame's coordinates, {where}", artifact, _comparison(artifact, by_words)
+
+
+def _comparison(artifact: Artifact, by_words: bool) -> Run:
+    wanted = _taken_in(artifact, by_words, {})
 
     def compare(replaced: Mapping[str, Kernel]) -> None:
-        if not np.array_equal(_taken_in(artifact, replaced), wanted):
+        if not np.array_equal(_taken_in(artifact, by_words, replaced), wanted):
             raise Fault("the result is another one")
 
-    yield "a frame's coordinates", artifact, compare
+    return compare
 
 
-def _taken_in(artifact: Artifact, replaced: Mapping[str, Kernel]) -> Any:
+def _taken_in(artifact: Artifact, by_words: bool, replaced: Mapping[str, Kernel]) -> Any:
     """All that the kernel leaves, as words; some coordinates lie outside."""
     device = SimDevice(lambda kernels: NativeMachine({**kernels, **replaced}))
     plan = GpuPlan(artifact.plan, device, artifact.object, keep=_KEPT)
@@ -45,5 +51,9 @@ def _taken_in(artifact: Artifact, replaced: Mapping[str, Kernel]) -> Any:
     with host_call(device) as call:
         given = {"coords": call.place("coords", as_array(coords, "coords")), "outside": call.allocate("outside", 4)}
         device.copy_in(given["outside"], np.zeros(1, np.int32).ctypes.data, call.stream)
+        if by_words:
+            origin = call.allocate("origin", 16)
+            away = np.array([given["coords"].pointer - origin.pointer >> 2, _ROWS], np.int64)
+            given |= {"coords": origin, "frame": call.place("frame", as_array(away.view(np.int32), "frame"))}
         found = {**given, **plan.run("coords", symbols, given, call)}
     return np.concatenate([device.memory.copy_out(found[name].pointer, found[name].nbytes) for name in _KEPT])

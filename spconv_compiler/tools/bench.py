@@ -13,7 +13,8 @@
     spconv-bench sim --strided         the same of a strided op: outputs, map and pairs by every mapper
     spconv-bench report                a page with rooflines, counters and annotated assembly of one convolution
     spconv-bench gpu --peers spconv    an NVIDIA GPU, beside other libraries in the same run
-    spconv-bench net --peer spconv     a whole network, end to end, beside the same in spconv's layers
+    spconv-bench net --peer spconv     a whole network beside the same in spconv's layers: time, memory, compilation,
+                                       Python, launches; what has to be reached, and what is
 
 Exit codes: 0 done, 1 failed or a result is wrong, 2 usage.
 """
@@ -30,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 from spconv_compiler import env
 from spconv_compiler.errors import InputError
 from spconv_compiler.tools.bench_gpu import add_gpu, run_gpu
-from spconv_compiler.tools.bench_maps import add_scaling, run_maps, run_scaling
+from spconv_compiler.tools.bench_maps import add_scaling, run_maps, run_scaling, run_sim_maps
 from spconv_compiler.tools.bench_net import add_net, run_net
 from spconv_compiler.tools.bench_report import add_report, run_report
 from spconv_compiler.tools.bench_schedules import run_schedules
@@ -103,7 +104,7 @@ def _add_cpu(commands: Any) -> None:
 def _add_sim(commands: Any) -> None:
     sim = commands.add_parser("sim", help="a 3x3x3 convolution for gfx950, simulated on this host")
     sim.add_argument("--counters", action="store_true", help="count and model every launch (minutes)")
-    sim.add_argument("--maps", action="store_true", help="only count and model maps and pairs, on all frames (minutes)")
+    sim.add_argument("--maps", action="store_true", help="only count and model maps, beside their goals (minutes)")
     sim.add_argument("--strided", action="store_true", help="only count and model outputs and maps of a strided op")
     sim.add_argument(
         "--schedules", nargs="*", metavar="NAME", help="instead: count gemm schedules side by side (default: all legal)"
@@ -204,7 +205,7 @@ def _sim(arguments: argparse.Namespace) -> int:
     out = check_writable(arguments.out)
     data = arguments.data or frames.default_data()
     if arguments.maps or arguments.strided:
-        return _maps(arguments, data, out)
+        return run_sim_maps(arguments, data, out)
     settings = sim.Settings(
         frame=arguments.frame or frames.default_names(data)[0],
         channels=arguments.channels,
@@ -224,22 +225,6 @@ def _sim(arguments: argparse.Namespace) -> int:
     _print_sim(result)
     say(f"results → {out}")
     return 0 if all(result[name]["check"]["ok"] for name in ("checked", "unchecked") if name in result) else FAILURE
-
-
-def _maps(arguments: argparse.Namespace, data: Path, out: Path) -> int:
-    from spconv_compiler.bench import frames, maps, strided_maps
-
-    made: Any = strided_maps if arguments.strided else maps
-    names = (arguments.frame,) if arguments.frame else frames.default_names(data)
-    settings = maps.Settings(names, data, arguments.engine == "native", arguments.sample)
-    with progress_bar(len(names)) as step:
-        entries = made.measure(settings, step)
-    text = json.dumps(entries, indent=1).encode()
-    write_whole(out, lambda file: file.write(text))
-    print_table(*made.table(entries))
-    say("\ncounted, and modelled: no time of gfx950 was measured; *: the mapper that the driver chooses")
-    say(f"results → {out}")
-    return 0 if all(entry["ok"] for entry in entries) else FAILURE
 
 
 def _print_sim(result: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`spconv-bench cpu --maps` and `spconv-bench scaling`: their arguments, and what they print."""
+"""`spconv-bench cpu --maps`, `sim --maps`, `sim --strided` and `scaling`: their arguments, and what they print."""
 
 from __future__ import annotations
 
@@ -54,6 +54,28 @@ def run_maps(arguments: argparse.Namespace) -> int:
     return 0 if all(row["ok"] for row in result["rows"]) else FAILURE
 
 
+def run_sim_maps(arguments: argparse.Namespace, data: Path, out: Path) -> int:
+    """`sim --maps` and `sim --strided`: counts, prints and writes; returns the exit code."""
+    from spconv_compiler.bench import cpu_goals, frames, map_goals, maps, strided_maps
+
+    made: Any = strided_maps if arguments.strided else maps
+    standing = frames.default_names if arguments.strided else frames.map_names
+    names = (arguments.frame,) if arguments.frame else standing(data)
+    settings = maps.Settings(names, data, arguments.engine == "native", arguments.sample)
+    with progress_bar(len(names)) as step:
+        entries = made.measure(settings, step)
+    found = [] if arguments.strided else map_goals.goals(entries)
+    _write(out, entries if arguments.strided else map_goals.result(settings, entries, found))
+    print_table(*made.table(entries))
+    say("\ncounted, and modelled: no time of gfx950 was measured; *: the mapper that the driver chooses")
+    if found:
+        say()
+        print_table(*cpu_goals.table(found), left=3)
+        say(cpu_goals.summary_line(found) + "\n")
+    say(f"results → {out}")
+    return 0 if all(entry["ok"] for entry in entries) else FAILURE
+
+
 def add_scaling(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     scaling = commands.add_parser("scaling", help="time and memory of maps as the number of voxels doubles")
@@ -98,7 +120,7 @@ def run_scaling(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _write(out: Path, result: dict[str, Any]) -> None:
+def _write(out: Path, result: Any) -> None:
     text = json.dumps(result, indent=1).encode()
     write_whole(out, lambda file: file.write(text))
 

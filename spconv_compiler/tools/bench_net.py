@@ -30,7 +30,7 @@ def add_net(commands: Any) -> None:
     net.add_argument("--runs", type=positive, default=5, help="rounds behind each median (default: %(default)s)")
     net.add_argument("--threads", type=positive, help="of everyone (default: SPCONV_NUM_THREADS, then all cores)")
     net.add_argument("--no-compiled", action="store_true", help="only eager modules, no network compiled as one")
-    net.add_argument("--no-processes", action="store_true", help="leave out memory")
+    net.add_argument("--no-processes", action="store_true", help="leave out memory, compilation, Python, launches")
     net.add_argument("--layers", action="store_true", help="what an eager layer costs beside its function; no network")
     net.add_argument("--tiny", action="store_true", help="some hundred generated voxels instead of a real frame")
     net.add_argument("--data", type=Path, metavar="DIR", help="point clouds (default: shared/data beside the checkout)")
@@ -45,7 +45,7 @@ def run_net(arguments: argparse.Namespace) -> int:
     need_torch("spconv-bench net")
     if arguments.layers:
         return _run_layers(arguments.runs, out)
-    from spconv_compiler.bench import frames, net, net_report
+    from spconv_compiler.bench import cpu_goals, frames, net, net_report
 
     settings = net.Settings(
         nets=tuple(dict.fromkeys(arguments.net)),
@@ -58,7 +58,7 @@ def run_net(arguments: argparse.Namespace) -> int:
         processes=not arguments.no_processes,
         tiny=arguments.tiny,
     )
-    with progress_bar(3 * len(settings.nets)) as step:
+    with progress_bar(net.steps(settings)) as step:
         result = net.measure(settings, step)
     text = json.dumps(result, indent=1).encode()
     write_whole(out, lambda file: file.write(text))
@@ -68,8 +68,13 @@ def run_net(arguments: argparse.Namespace) -> int:
     columns, cells = net_report.row_table(rows)
     print_table(columns, cells, left=2)
     say()
-    for line in net_report.notes(rows):
+    for line in [*net_report.notes(rows), *net_report.process_notes(result)]:
         say(line)
+    found = [cpu_goals.Goal(**goal) for goal in result["goals"]]
+    if found:
+        say()
+        print_table(*cpu_goals.table(found), left=2)
+        say(cpu_goals.summary_line(found))
     say(f"results → {out}")
     own = [row for row in rows if row["contestant"] not in (net.PEER, net.PEER_ONE)]
     return 0 if all(row["check"]["ok"] for row in own) else FAILURE

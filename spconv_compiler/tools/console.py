@@ -47,7 +47,7 @@ def guarded(tool: str, run: Callable[[], int], *, bad_input: int = FAILURE) -> i
         _drop_output()
     except OSError as error:
         _drop_output()
-        where = f"{error.filename}: " if error.filename else ""
+        where = f"{error.filename}: " if error.filename else "" if _has_folder() else "the current folder: "
         print(f"{tool}: error: {where}{error.strerror or error}", file=sys.stderr)
     except MemoryError as error:
         print(f"{tool}: error: out of memory {error}".rstrip(), file=sys.stderr)
@@ -55,6 +55,14 @@ def guarded(tool: str, run: Callable[[], int], *, bad_input: int = FAILURE) -> i
         print(f"{tool}: interrupted", file=sys.stderr)
         return INTERRUPTED
     return FAILURE
+
+
+def _has_folder() -> bool:
+    """Whether the current folder is still there; Python does not name it where it is not."""
+    try:
+        return bool(os.getcwd())
+    except OSError:
+        return False
 
 
 def _open_closed_streams() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,13 +46,20 @@ def read_cloud(arguments: argparse.Namespace, preset: str | None = None) -> Poin
         try:
             cloud = read_points(arguments.file, columns=columns, dtype=arguments.raw_dtype, key=arguments.key)
         except InputError as error:
-            # The reader speaks of its arguments; say what they are called here.
-            hints = {"columns=": "--columns", "dtype=": "--raw-dtype", "key=": "--key"}
-            named = [option for argument, option in hints.items() if argument in str(error)]
-            raise InputError(f"{error} (options: {', '.join(named)})" if named else str(error)) from error
+            file = f"{arguments.file}: "
+            raise InputError(file + _with_options(str(error).removeprefix(file))) from error
     lost = f", {count(cloud.dropped, 'row')} with NaN or infinite x, y, z dropped" if cloud.dropped else ""
     say(f"points    {len(cloud):,} from {source(arguments)} ({cloud.source_format}){lost}")
     return cloud
+
+
+def _with_options(message: str) -> str:
+    """What the reader says, its arguments called what they are on the command line."""
+    for argument, option in (("columns", "--columns"), ("dtype", "--raw-dtype"), ("key", "--key")):
+        # columns=5, dtype='float16' and, in descriptions, columns= alone.
+        message = re.sub(rf"\b{argument}='?(\w+)'?", rf"{option} \1", message)
+        message = re.sub(rf"\b{argument}=(?!\w)", option, message)
+    return message
 
 
 @dataclass(frozen=True, eq=False)

@@ -338,27 +338,5 @@ int cuGraphUpload(void *executable, void *stream) {
     NEED_CONTEXT;
     return known(executable, EXECUTABLE) && known(stream, STREAM) ? OK : BAD_HANDLE;
 }
-int cuStreamGetCaptureInfo_v3(void *stream, int *status, uint64_t *id, void **graph, void ***nodes, void **edges,
-                              size_t *count) {
-    NEED_CONTEXT;
-    handle *found = known(stream, STREAM);
-    if (!found || !found->capturing) return BAD_HANDLE;
-    *status = 1, *id = 1, *graph = NULL, *edges = NULL, *nodes = (void **)&found->last, *count = found->last != NULL;
-    return OK;
-}
-/* Works of a graph are those of its template, so that the handle of one is good for the other. */
-struct node { handle *function; unsigned grid[3], block[3], shared; void **parameters, **extra; };
-int cuGraphExecKernelNodeSetParams(void *executable, work *node, const struct node *given) {
-    NEED_CONTEXT;
-    handle *found = known(executable, EXECUTABLE);
-    if (!found) return BAD_HANDLE;
-    for (work *each = found->first; each; each = each->next)
-        if (each == node && each->kind == 2 && each->function == given->function && !given->parameters) {
-            memcpy(each->arguments, given->extra[1], *(size_t *)given->extra[3]);
-            memcpy(each->grid, given->grid, sizeof each->grid);
-            return OK;
-        }
-    return BAD_VALUE;
-}
 int cuGraphDestroy(void *graph) { NEED_CONTEXT; return release(graph, GRAPH); }
 int cuGraphExecDestroy(void *executable) { NEED_CONTEXT; return release(executable, EXECUTABLE); }
