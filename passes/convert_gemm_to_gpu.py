@@ -39,7 +39,7 @@ from spconv_compiler.targets import GpuTarget, MmaShape
 
 PARAMETERS = ("tile_m", *Panels.PARAMETERS, "k_unroll", "waves")
 # Schedules whose workgroups finish whole output rows.
-ROW_OWNERS = ("output_stationary", "split_taps", "small_channels")
+ROW_OWNERS = ("output_stationary", "output_stationary_tall", "split_taps", "small_channels")
 
 
 def misfits(mma: MmaShape, target: GpuTarget, values: Mapping[str, int]) -> list[str]:
@@ -133,10 +133,13 @@ class ConvertGemmToGpu(Pass):
 
     def _row_owner(self, op: GemmOp, module: ir.Module, target: GpuTarget, name: str) -> list[ir.Value]:
         body = gemm_small_channels if name == "small_channels" else gemm_output_stationary
-        values = parameters(self, op, name, *body.PARAMETERS)
+        tall = name == gemm_output_stationary.TALL
+        needed = gemm_output_stationary.TALL_PARAMETERS if tall else body.PARAMETERS
+        misfits = gemm_output_stationary.tall_misfits if tall else body.misfits
+        values = parameters(self, op, name, *needed)
         mma = target.mma_for(str(element_type(op.weight.type)))
         assert mma is not None
-        for rule in body.misfits(mma, target, values):
+        for rule in misfits(mma, target, values):
             self.fail(op, f"the parameters of the schedule do not fit: {values}", rule)
         if not isinstance(defining_op(op.init), FillOp):
             self.fail(op, "init is not the result of spconv.fill", "a gemm adds into rows of its own")

@@ -53,3 +53,28 @@ def test_a_weight_negated_in_place_is_noticed() -> None:
     weight[0] *= -1
     after = sc.subm_conv3d(coords, features, weight)
     assert after[0, 0] == -before[0, 0] and after[0, 1] == before[0, 1]
+
+
+@pytest.mark.parametrize("c_in", [8, 9, 25, 32, 40, 73, 256])
+def test_a_tap_s_checksum_is_of_all_its_words_and_no_others(kernel: sc.ConvKernel, c_in: int) -> None:
+    """Widths below, at and above the vectors and runs of vectors that are read at once."""
+    weight = np.random.default_rng(c_in).normal(size=(3, 1, 1, 3, c_in)).astype(np.float32)
+
+    def taps(changed: np.ndarray) -> list[int]:
+        found = kernel.weight_print(as_array(changed, "weight"), "native").taps
+        assert found is not None
+        return [int(one) for one in found]
+
+    known, seen = taps(weight), set()
+    for row, tap, channel in np.ndindex(3, 3, c_in):
+        changed = weight.copy()
+        changed[row, 0, 0, tap, channel] *= -1
+        found = taps(changed)
+        assert [one for one in range(3) if found[one] != known[one]] == [tap], (row, tap, channel)
+        seen.add(found[tap])
+        # Equal changes a run, a vector, a row apart must not cancel.
+        for more in {(channel + step) % c_in for step in (8, 16, 24, 32, 64)} - {channel}:
+            twice = changed.copy()
+            twice[row, 0, 0, tap, more] *= -1
+            assert taps(twice)[tap] != known[tap], (row, tap, channel, more)
+    assert len(seen) == 9 * c_in

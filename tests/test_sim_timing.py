@@ -58,9 +58,24 @@ def check_levels() -> None:
     assert (found.loads, found.l1_hits, found.l2_hits) == (6, 1, 2)
     assert (found.writes, found.atomics, found.written_hits) == (1, 3, 2)
     # 5, 6, 9, 77 and 78 are fetched; 5, 77 and 78 are changed.
-    assert found.l2_requests == 6 - 1 + 4 and found.written_back == 3 and found.memory_lines == 5 + 3
+    assert found.l2_requests == 6 - 1 + 4 and found.written_back == 3
+    assert found.fetched == 5 and found.memory_lines == 5 + 3
     # Instructions whose farthest line came from L1, from L2, from memory.
     assert found.levels == {LOAD: [1, 1, 2]} and found.compute_units == 3
+
+
+def check_stores() -> None:
+    """A store fetches nothing; who comes later and needs the rest of the line does, once. Each workgroup has its L1."""
+    found = replay(trace((0, STORE, [1, 2, 3]), (0, STORE, [1])), KINDS, 1)
+    assert (found.writes, found.written_hits, found.fetched) == (4, 1, 0)
+    assert found.written_back == 3 and found.memory_lines == 3
+    later = ((8, LOAD, [1]), (8, STORE, [1]), (16, LOAD, [1]), (8, ATOMIC, [2]), (16, ATOMIC, [2]))
+    found = replay(trace((0, STORE, [1, 2, 3]), *later), KINDS, 1)
+    assert (found.l2_hits, found.written_hits, found.fetched) == (1, 3, 2)
+    assert found.levels == {LOAD: [0, 1, 1]} and found.memory_lines == 2 + 3
+    # A line that was given up is changed once more by each store that takes it again.
+    many = list(range(chip.L2_LINES + 1))
+    assert replay(trace((0, STORE, many), (0, STORE, [0])), KINDS, 1).memory_lines == len(many) + 1
 
 
 def check_capacity() -> None:
@@ -151,7 +166,7 @@ def check_matrix_bound() -> None:
 
 def check_memory_bound() -> None:
     """A tenth of a million lines an XCD: over 16 channels, and as bytes from the memory side."""
-    lines = Traffic(loads=100_000)
+    lines = Traffic(loads=100_000, fetched=100_000)
     found = band("s_nop 0", lines, count=1)
     assert found.terms["fast"]["L2"] == pytest.approx(100_000 / 16 / 2400)
     assert found.terms["fast"]["MALL"] == pytest.approx(8 * 100_000 * 128 / 17e6)
@@ -211,6 +226,8 @@ def _fact(name: str, **values: float) -> dict[str, chip.Fact]:
 # What is changed, and the check that must notice.
 MUTATIONS: list[tuple[Any, str, Any, str]] = [
     (cache_model, "_by_group", lambda trace, kinds, xcd: RIGHT_GROUPS(trace, kinds, 1), "levels"),
+    (cache_model, "_MEANS", {**cache_model._MEANS, "store": 3}, "stores"),
+    (cache_model, "_MEANS", {**cache_model._MEANS, "atomic": 2}, "stores"),
     (chip, "L1_LINES", 255, "capacity"),
     (chip, "CHIPLETS", 4, "places"),
     (wave_chain, "_waited", lambda outstanding, most: max(outstanding, default=0.0), "chain"),

@@ -79,6 +79,11 @@ class ChunkGemm:
         return self.micro.panels
 
     @property
+    def half(self) -> MicroKernel:
+        """For a batch's last pairs, where they are no more than half a block."""
+        return dataclasses.replace(self.micro, rows=max(self.micro.rows // 2, 1))
+
+    @property
     def reads_in_place(self) -> bool:
         """The micro-kernel reads features where they are; otherwise they are converted first."""
         return self.panels.pair_k == 2 or bits(self.element) == 32
@@ -233,8 +238,11 @@ class ChunkGemm:
                 first = block.iv * rows
                 self._prefetch(features, later, first, panel.iv)
                 here = (block.iv < whole).select(gep(pairs, first, i64()), part["last"])
-                targets = [gep(sums, _place_of(here, row) * panels.tile_n, f32()) for row in range(rows)]
-                self.micro(self._inputs(features, here, part, first), weight, targets)
+                few = count - first <= self.half.rows
+                for condition, micro in ((few, self.half), (few ^ 1, self.micro)):
+                    with if_(condition):
+                        targets = [gep(sums, _place_of(here, row) * panels.tile_n, f32()) for row in range(micro.rows)]
+                        micro(self._inputs(features, here, part, first)[: micro.rows], weight, targets)
 
     def _inputs(self, features: V, pairs: V, part: dict[str, V], first: V) -> list[V]:
         """The addresses of a block's input rows."""

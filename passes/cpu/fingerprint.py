@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from spconv_compiler.passes.cpu.functions import Functions, address_of, call, pointer
-from spconv_compiler.passes.cpu.memory import bytes_after, i8
+from spconv_compiler.passes.cpu.memory import CACHE_LINE, bytes_after, i8, prefetch
 from spconv_compiler.passes.kernel_builder import V, const, for_, i32, i64, load, store, vec
 
 # Words mixed side by side: enough chains to hide the latency of a multiplication.
@@ -54,12 +54,21 @@ def _taps_unchanged(weight: V, rows: V, taps: V, size: V, known: V, used: V, cou
 def _tap_fingerprint(memory: V, rows: V, stride: V, size: V) -> V:
     """Of `rows` pieces of memory, `size` bytes each and `stride` bytes apart."""
     word = vec(_WORDS, i32())
-    tail = size % _VECTOR
+    runs, tail = size // READ_AT_ONCE, size % _VECTOR
     # What of a row's last vector is in no whole one.
     rest = load(bytes_after(address_of(_ENDS), tail), word)
     with for_(0, rows, 1, _begin(), unroll=False) as row:
         here = bytes_after(memory, row.iv * stride)
-        whole = _each(row.args, size // _VECTOR, lambda place: load(bytes_after(here, place * _VECTOR), word))
+        with for_(0, runs, 1, row.args, unroll=False) as run:
+            at = bytes_after(here, run.iv * READ_AT_ONCE)
+            # Processors do not foresee where the next row begins.
+            for line in range(0, READ_AT_ONCE, CACHE_LINE):
+                prefetch(bytes_after(bytes_after(at, stride), line))
+            vectors = [load(at, word, chain * _WORDS) for chain in range(_CHAINS)]
+            run.yields(*(_mix(state, taken) for state, taken in zip(run.args, vectors, strict=True)))
+        after = bytes_after(here, runs * READ_AT_ONCE)
+        left = size % READ_AT_ONCE // _VECTOR
+        whole = _each(run.results, left, lambda place: load(bytes_after(after, place * _VECTOR), word))
         last = bytes_after(here, size - _VECTOR)
         row.yields(*_each(whole, tail.umin(1), lambda _: load(last, word) & rest))
     return _close(row.results, size)

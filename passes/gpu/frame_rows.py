@@ -56,10 +56,10 @@ def place_rows(lanes: int, wave: int) -> Callable[..., None]:
 def place_rows_by_words(lanes: int, wave: int, items: int) -> Callable[..., None]:
     """Body(base, frame, placed, count, outside, capacity, extent_z, extent_y, extent_x, batches).
 
-    As place_rows, but `items` rows a lane, and frame[0:4] says in words of memory that the host may write: where the
+    As place_rows, but `items` rows a lane, and frame[0:4] says in words of memory that host or stream write: where the
     coordinates begin, in words from `base` on (two words, the low one first), and how many rows they have, at least 1.
     One lane reads them for its workgroup, and before the work in front is done where launches overlap: words of the
-    host are a way off.
+    host are a way off. Whoever writes them has done so before the graph begins that this is a launch of.
     """
 
     def body(base: V, frame: V, placed: V, count: V, outside: V, capacity: V, *rest: V) -> None:

@@ -1,4 +1,4 @@
-"""The launches of a gemm with schedule `output_stationary` or `split_taps`.
+"""The launches of a gemm with schedule `output_stationary`, `output_stationary_tall` or `split_taps`.
 
 Before:
     %out = "spconv.gemm"(%pairs, %features, %packed, %fill, %residual) {schedule = <"output_stationary", …>}
@@ -12,6 +12,7 @@ last launch has the bias, the residual, the activation and the rounding in it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -27,13 +28,20 @@ from spconv_compiler.passes.gpu.lanes import load, plus, store, times
 from spconv_compiler.passes.gpu.limits import require
 from spconv_compiler.passes.gpu.mma_panels import Panels
 from spconv_compiler.passes.gpu.output_stationary import Finish, OutputStationaryKernel
+from spconv_compiler.passes.gpu.output_stationary_tall import TallGeometry, TallKernel
 from spconv_compiler.passes.gpu.row_geometry import Geometry
 from spconv_compiler.passes.gpu.row_masks import BLOCK_ROWS
 from spconv_compiler.passes.kernel_builder import V, bits, f32, i32, if_
 from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, gpu_kernel, noted, rows_of
 from spconv_compiler.targets import GpuTarget, MmaShape
 
+TALL = "output_stationary_tall"
 PARAMETERS = ("block_rows", "waves", "across", "fragments", "least", *Panels.PARAMETERS, "splits")
+TALL_PARAMETERS = ("waves", "fragments", "least", *Panels.PARAMETERS, "widest")
+# Tiles of a tall share: three blocks of the sorted list name those of it that have a tap.
+TALL_TILES = 24
+# A power of two, as are most numbers of stages: all items in the body of the loop then are of one step.
+TALL_BUFFERS = 4
 _LANES = 256
 _WORD_BITS = 32
 
@@ -56,16 +64,41 @@ def misfits(mma: MmaShape, target: GpuTarget, values: Mapping[str, int]) -> list
     return [rule for rule, kept in rules.items() if not kept]
 
 
+def tall_misfits(mma: MmaShape, target: GpuTarget, values: Mapping[str, int]) -> list[str]:
+    """The same for `output_stationary_tall`."""
+    held, _ = mma.lane_elements(target.wave)
+    run, most = values["chunk_k"] * (target.wave // mma.n), values["waves"] * values["fragments"]
+    rules = {
+        f"mma_n and tile_n are the instruction's {mma.n}": values["mma_n"] == values["tile_n"] == mma.n,
+        f"chunk_k is a multiple of the {held} that a lane holds": values["chunk_k"] % held == 0,
+        f"tile_k is a multiple of {target.wave // mma.n} chunk_k": values["tile_k"] % run == 0,
+        f"waves times fragments is {TALL_TILES}": most == TALL_TILES,
+        f"least tiles fit into the {TALL_TILES} of a share": 0 < values["least"] <= TALL_TILES,
+        "a slice has panels": values["widest"] > 0,
+    }
+    return [rule for rule, kept in rules.items() if not kept]
+
+
+def geometry_of(op: GemmOp, mma: MmaShape, target: GpuTarget, values: Mapping[str, int]) -> Geometry:
+    """How the parameters of its schedule cut the work of a gemm."""
+    panels, shape = Panels.of(op.taps, op.c_in, op.c_out, values), (mma.m, mma.n, mma.k)
+    chip = {"chiplets": target.chiplets, "units": target.compute_units}
+    counts = {name: values[name] for name in ("waves", "fragments", "least")}
+    if values_name(op) == TALL:
+        widest = min(values["widest"], panels.n_tiles)
+        stages = -(-op.c_in // values["tile_k"])
+        loop = {"buffers": TALL_BUFFERS, "together": math.gcd(TALL_BUFFERS, stages), "own_panels": widest}
+        return TallGeometry(panels, shape, target.wave, **loop, **counts, **chip)
+    return Geometry(panels, shape, target.wave, across=values["across"], splits=values["splits"], **counts, **chip)
+
+
 def rewrite_output_stationary(
     op: GemmOp, mma: MmaShape, module: ir.Module, target: GpuTarget, values: Mapping[str, int]
 ) -> list[ir.Value]:
     """The gemm of an op whose parameters fit and whose init is a fill."""
     moved = element_type(op.weight.type)
-    panels = Panels.of(op.taps, op.c_in, op.c_out, values)
-    splits = values["splits"]
-    counts = {name: values[name] for name in ("waves", "fragments", "across", "splits", "least")}
-    chip = {"chiplets": target.chiplets, "units": target.compute_units}
-    geometry = Geometry(panels, (mma.m, mma.n, mma.k), target.wave, **counts, **chip)
+    geometry = geometry_of(op, mma, target, values)
+    panels = geometry.panels
     # The offset of a row that is not there lies behind all rows, and must not come back into them by wrapping.
     in_bytes = panels.c_in * bits(moved) // 8
     limit = target.buffer_limit_bytes - 2 * in_bytes
@@ -73,15 +106,20 @@ def rewrite_output_stationary(
     require(op, f"bytes of features of {op.c_in} channels", f"{reads} * {in_bytes}", limit)
     order, table, steps, step_count = buffers_of(op.pairs)
     (features,), (packed,) = buffers_of(op.features), buffers_of(op.weight)
-    ends = Ends(op, module, target, splits)
+    ends = Ends(op, module, target, geometry.splits)
     inputs = [features, packed, table, steps, step_count, order]
     name = f"gemm_{values_name(op)}_{moved}_t{op.taps}_{op.c_in}x{op.c_out}_{panels.name}"
+    body: TallKernel | OutputStationaryKernel
+    if isinstance(geometry, TallGeometry):
+        body = TallKernel(geometry, ends.finish)
+    else:
+        body = OutputStationaryKernel(geometry, ends.finish)
     kernel = gpu_kernel(
         module,
         f"{name}_w{geometry.high}x{geometry.across}x{geometry.fragments}_l{geometry.least}_{ends.name}",
         [buffer.type for buffer in (*inputs, *ends.buffers)] + [i32()] * 2,
         geometry.lanes,
-        OutputStationaryKernel(geometry, ends.finish),
+        body,
         workgroup=geometry.workgroup(moved),
     )
     arguments = [*inputs, *ends.buffers, symbol(reads, i32()), symbol(writes, i32())]

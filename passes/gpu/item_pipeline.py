@@ -14,17 +14,20 @@ four waves fit on a SIMD unit.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from spconv_compiler.dialect.tile import tile_mma
 from spconv_compiler.passes.gpu.lanes import barrier, bounded, concatenate, load, plus, thread, times
 from spconv_compiler.passes.gpu.local import copy_group, copy_run, copy_wait, get_run, of_wave
-from spconv_compiler.passes.gpu.row_geometry import BUFFERS, Geometry, Lane
+from spconv_compiler.passes.gpu.row_geometry import Geometry, Lane
 from spconv_compiler.passes.kernel_builder import V, const, f32, for_, i32, if_, if_else, vec
 
 # Of a tile, in the body of a loop.
 _MAX_ITEMS = 6
+# Fragments of a wave: few may all lack a tap, and then nothing of local memory is read.
+_FEW = 2
 
 
 class Source(Protocol):
@@ -49,15 +52,20 @@ class Source(Protocol):
     def wanted(self, rows: Sequence[V]) -> list[V]:
         """The same rows, −1 where the wave has no such fragment."""
 
-    def present(self, entry: V) -> V | None:
-        """Bit f · high: the wave's fragment f has the tap, the same in the whole wave. None: all have it, always."""
+    def present(self, entry: V) -> list[V] | None:
+        """Nonzero for each fragment of the wave that has the tap, the same in the whole wave. None: all, always."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Item:
-    """One item: its number, and its entry."""
+    """One item, and its entry.
 
-    number: V
+    Attributes:
+        first: of the items of its step that go together. after: by how many it is behind that one.
+    """
+
+    first: V
+    after: int
     entry: V
 
 
@@ -104,7 +112,7 @@ class Pipeline:
 
     Attributes:
         items: their number, the same in all lanes. in_rows: rows of the features.
-        local: memory of the workgroup for the weights of BUFFERS items, each its own, or all in one.
+        local: memory of the workgroup for the weights of geometry.buffers items, each its own, or all in one.
     """
 
     def __init__(
@@ -127,15 +135,16 @@ class Pipeline:
     def run(self) -> list[list[V]]:
         """The sums of the lane over all items: for each fragment, for each panel of the slice, vector<held x f32>.
 
-        Three items stand in the loop's body, since registers and local memory are used in turns of three: so nothing
-        that is on its way has to be copied.
+        As many items as buffers stand in the loop's body, since registers and local memory are used in turns: so
+        nothing that is on its way has to be copied. Those of one step that stand there ask for its rows once.
         """
-        start = const(0, i32())
+        start, buffers = const(0, i32()), self.g.buffers
         flight = self._start(start)
-        with for_(start, self.items, BUFFERS, flight.values(), unroll=False) as turn:
+        with for_(start, self.items, buffers, flight.values(), unroll=False) as turn:
             now = flight.like(turn.args)
-            for part in range(BUFFERS):
-                now = self._advance(turn.iv + part, now, *[self._memory((part + ahead) % BUFFERS) for ahead in (0, 2)])
+            for part in range(buffers):
+                memories = [self._memory((part + ahead) % buffers) for ahead in (0, 2)]
+                now = self._advance(turn.iv, part, now, *memories)
             turn.yields(*now.values())
         return self._fragments(flight.like(turn.results).sums)
 
@@ -143,7 +152,7 @@ class Pipeline:
         """Calls finish(number, sums) for every tile, each of one item for every stage; sums as those of `run`.
 
         What follows a tile is on its way by then. A tile's items stand in the body of a loop, all of them or as many as
-        divide them; local memory goes in turns of three as the numbers of items do.
+        divide them; local memory goes in turns as the numbers of items do.
         """
         g, start = self.g, const(0, i32())
         flight = self._start(start)
@@ -164,7 +173,8 @@ class Pipeline:
     def _several(self, first: V, now: _Flight, count: int) -> _Flight:
         """Multiplies so many items."""
         for number in (plus(first, part) for part in range(count)):
-            now = self._advance(number, now, *[self._memory(plus(number, ahead) % BUFFERS) for ahead in (0, 2)])
+            memories = [self._memory(plus(number, ahead) % self.g.buffers) for ahead in (0, 2)]
+            now = self._advance(number, 0, now, *memories)
         return now
 
     def _start(self, start: V) -> _Flight:
@@ -174,14 +184,14 @@ class Pipeline:
         rows = [self.source.rows(start + item, entries[item]) for item in range(3)]
         runs = []
         for number in range(2):
-            item = _Item(start + number, entries[number])
+            item = self._item(start, number, entries[number])
             self._copy(item, self._memory(number))
             runs.append(self._gather(item, rows[number]))
         zero = const(0, vec(g.held, f32()))
         return _Flight([zero] * (g.fragments * g.per_wave), runs, rows[2], entries)
 
     def _memory(self, turn: V | int) -> _Memory:
-        """Where the weights of items lie whose numbers are `turn` modulo BUFFERS."""
+        """Where the weights of items lie whose numbers are `turn` modulo the buffers."""
         if isinstance(turn, int) and len(self.local) > 1:
             return _Memory(self.local[turn])
         size = self.g.weight_elements
@@ -191,16 +201,25 @@ class Pipeline:
         each = self.g.per_wave
         return [sums[at : at + each] for at in range(0, len(sums), each)]
 
-    def _advance(self, number: V, now: _Flight, read: _Memory, write: _Memory) -> _Flight:
-        """Multiplies item `number`, and sends for what comes after it."""
-        coming = _Item(number + 2, now.entries[2])
+    def _item(self, start: V, number: int, entry: V) -> _Item:
+        """Item start + number, where items go together from `start` on."""
+        after = number % self.g.together
+        return _Item(plus(start, number - after), after, entry)
+
+    def _advance(self, start: V, part: int, now: _Flight, read: _Memory, write: _Memory) -> _Flight:
+        """Multiplies item start + part, and sends for what comes after it."""
+        number, together = start + part, self.g.together
+        coming = self._item(start, part + 2, now.entries[2])
         # Behind the barrier the item's weights are there, and nobody reads those of the one before.
         copy_wait(1)
         barrier()
         # Read in the turn before this one: now it has arrived, and waiting for it costs nothing.
-        ahead = of_wave(now.entries[3])
-        rows = self.source.rows(number + 3, ahead)
-        entry = self.source.entry(number + 4)
+        ahead, rows, entry = now.entries[2], now.rows, now.entries[3]
+        if (part + 3) % together == 0:
+            ahead = of_wave(now.entries[3])
+            rows = self.source.rows(number + 3, ahead)
+        if (part + 4) % together == 0:
+            entry = self.source.entry(number + 4)
         self._copy(coming, write)
         runs = self._gather(coming, now.rows)
         sums = self._multiply(self.source.present(now.entries[0]), now.sums, now.runs[0], read)
@@ -215,9 +234,10 @@ class Pipeline:
         g = self.g
         across = g.wave // g.shape[1] * g.panels.run
         # Behind the last item nothing is read: its channels lie beyond all rows.
-        stage = (item.number < self.items).select(times(item.number % g.stages, g.panels.tile_k), self.elements)
+        stage = (item.first < self.items).select(times(item.first % g.stages, g.panels.tile_k), self.elements)
         channel = plus(times(self.lane.group, g.panels.run), stage)
-        places, values = [number * across for number in range(self._loads)], list[V]()
+        first, values = item.after * g.panels.tile_k, list[V]()
+        places = [first + number * across for number in range(self._loads)]
         for row in self.source.wanted(rows):
             values += self._runs(row, channel, places)
         return values
@@ -249,8 +269,9 @@ class Pipeline:
         g = self.g
         run, total = g.panels.run, g.per_slice * g.stage_runs
         tap = times(self.source.tap(item.entry), g.panels.n_tiles)
-        panel = times(plus(tap, times(self.lane.slice, g.per_slice)), g.panels.panel)
-        stage = times(item.number % g.stages, g.stage_runs * run)
+        panel = times(plus(tap, self.lane.panel), g.panels.panel)
+        stage = times(item.first % g.stages, g.stage_runs * run)
+        after = item.after * g.stage_runs * run
         # Behind the last item nothing is read.
         beyond = const(g.panels.elements, i32())
         for first in range(0, total, g.lanes):
@@ -259,7 +280,7 @@ class Pipeline:
             def start(place: V = place) -> None:
                 mine = plus(thread() % g.wave, place)
                 source = plus(times(mine // g.stage_runs, g.panels.panel), times(mine % g.stage_runs, run))
-                there = (item.number < self.items).select(plus(source, panel, stage), beyond)
+                there = (item.first < self.items).select(plus(source, panel, stage, after), beyond)
                 copy_run(self.weights, there, memory.memory, plus(times(place, run), memory.base))
 
             if first + g.lanes <= total:
@@ -270,8 +291,8 @@ class Pipeline:
                 start()
         copy_group()
 
-    def _multiply(self, present: V | None, sums: list[V], runs: list[V], memory: _Memory) -> list[V]:
-        """sums + weights · features for the fragments that bits of `present` name; the same in the whole wave.
+    def _multiply(self, present: list[V] | None, sums: list[V], runs: list[V], memory: _Memory) -> list[V]:
+        """sums + weights · features for the fragments that are `present`; the same in the whole wave.
 
         Every branch is one without an else: so sums stay in the registers in which they are.
         """
@@ -285,14 +306,17 @@ class Pipeline:
             if present is None:
                 return products(number, columns, sums)
             at = slice(number * g.per_wave, (number + 1) * g.per_wave)
-            bit = (present >> number * g.high) & 1
-            return if_else(bit.ne(0), lambda: products(number, columns, sums), lambda: sums[at])
+            return if_else(present[number].ne(0), lambda: products(number, columns, sums), lambda: sums[at])
 
         def every() -> list[V]:
             columns = self._columns(memory)
             return [value for number in range(g.fragments) for value in fragment(number, columns, sums)]
 
-        return every() if present is None else if_else(present.ne(0), every, lambda: sums)
+        # Of many fragments one is there nearly always.
+        if present is None or g.fragments > _FEW:
+            return every()
+        some = functools.reduce(lambda found, one: found | one, present)
+        return if_else(some.ne(0), every, lambda: sums)
 
     def _columns(self, memory: _Memory) -> list[V]:
         """The lane's runs of the weights of an item: for each load of a fragment, for each panel."""

@@ -20,7 +20,7 @@ from spconv_compiler.passes.gpu.dense_grid import NONE, TILE_ROWS
 from spconv_compiler.passes.gpu.item_pipeline import Pipeline
 from spconv_compiler.passes.gpu.lanes import block, get, load, plus, thread, times
 from spconv_compiler.passes.gpu.local import of_wave
-from spconv_compiler.passes.gpu.row_geometry import BUFFERS, Geometry, Place
+from spconv_compiler.passes.gpu.row_geometry import Geometry, Place
 from spconv_compiler.passes.gpu.row_masks import FIRST_TILE_BIT, TAP_MASK
 from spconv_compiler.passes.gpu.tile_shares import count_shares, list_steps, take_share
 from spconv_compiler.passes.gpu.whole_lines import HALF, exchanged
@@ -44,11 +44,12 @@ class OutputStationaryKernel:
         self, features: V, weights: V, table: V, steps: V, counts: V, order: V, *rest: V
     ) -> None:
         g = self.geometry
-        found, listed, *local = rest[-BUFFERS - 2 :]
-        *others, in_rows, rows = rest[: -BUFFERS - 2]
+        *others, in_rows, rows = rest[: -g.buffers - 2]
+        found, listed, *local = rest[-g.buffers - 2 :]
         tiles = plus(rows, TILE_ROWS - 1) // TILE_ROWS
         shares = count_shares(g.deal, tiles)
-        number, slice_, part_of = self._numbers(shares)
+        number, inner = numbers(block(), shares, g.chiplets, g.slices * g.splits)
+        slice_, part_of = inner % g.slices, inner // g.slices
         with if_(number.ult(shares)):
             lane, wave = thread() % g.wave, of_wave(thread() // g.wave)
             place = Place(
@@ -57,53 +58,52 @@ class OutputStationaryKernel:
                 wave % g.across,
                 lane % g.shape[1],
                 lane // g.shape[1],
-                slice_,
+                times(slice_, g.per_slice),
                 part_of,
                 take_share(number, shares, tiles),
             )
             count = list_steps(place.share, steps, g.steps, place.part, found, listed)
-            source, items = _Steps(g, place, table, listed), times(count, g.stages)
+            source, items = Steps(g, place, table, listed), times(count, g.stages)
             pipeline = Pipeline(g, place, source, features, weights, items, in_rows, local)
-            self._write(pipeline.run(), place, order, self.finish(g, others, rows, part_of))
-
-    def _numbers(self, shares: V) -> tuple[V, V, V]:
-        """(share, slice, part). Workgroups of one share lie on one chiplet, one after another.
-
-        Rows with many taps are sorted behind the others, and begin first.
-        """
-        g, number = self.geometry, block()
-        each = g.slices * g.splits
-        turn, inner = number // (g.chiplets * each), number % (g.chiplets * each)
-        chiplet, part = inner % g.chiplets, inner // g.chiplets
-        padded = plus(shares, g.chiplets - 1) // g.chiplets * g.chiplets
-        return padded - 1 - plus(times(turn, g.chiplets), chiplet), part % g.slices, part // g.slices
-
-    def _write(self, sums: list[list[V]], place: Place, order: V, finish: Finish) -> None:
-        """Panels by twos, exchanged so that stores fill lines; then the one that may be left."""
-        g = self.geometry
-        columns = g.panels.columns
-        channel = plus(place.first_column(g), times(place.group, g.held))
-        near, first = place.column % HALF, place.column < HALF
-        moved = plus(channel, first.select(const(0, i32()), columns))
-        paired, single = len(sums[0]) // 2, len(sums[0]) % 2
-        columns_of_rows = [plus(near, half * HALF) for half in range(2)] * bool(paired) + [place.column] * single
-        # All rows are asked for before anything waits for them.
-        rows = [
-            [there.select(load(order, plus(times(tile, TILE_ROWS), column)), NONE) for column in columns_of_rows]
-            for tile, there in place.tiles(g)
-        ]
-        for own, values in zip(rows, sums, strict=True):
-            pairs = [exchanged(values[2 * at], values[2 * at + 1], first, HALF, g.wave) for at in range(paired)]
-            for half, row in enumerate(own[: 2 * bool(paired)]):
-                with if_(row >= 0):
-                    for number, pair in enumerate(pairs):
-                        finish(row, plus(moved, 2 * number * columns), pair[half])
-            if single:
-                with if_(own[-1] >= 0):
-                    finish(own[-1], plus(channel, (len(values) - 1) * columns), values[-1])
+            write_rows(g, pipeline.run(), place, order, self.finish(g, others, rows, part_of))
 
 
-class _Steps:
+def numbers(number: V, shares: V, chiplets: int, each: int) -> tuple[V, V]:
+    """(share, which of its `each` workgroups) of workgroup `number`. Those of one share lie on one chiplet, in a row.
+
+    Rows with many taps are sorted behind the others, and begin first. A share that there is not is none of `shares`.
+    """
+    turn, inner = number // (chiplets * each), number % (chiplets * each)
+    chiplet, part = inner % chiplets, inner // chiplets
+    padded = plus(shares, chiplets - 1) // chiplets * chiplets
+    return padded - 1 - plus(times(turn, chiplets), chiplet), part
+
+
+def write_rows(g: Geometry, sums: list[list[V]], place: Place, order: V, finish: Finish) -> None:
+    """Panels by twos, exchanged so that stores fill lines; then the one that may be left."""
+    columns = g.panels.columns
+    channel = plus(place.first_column(g), times(place.group, g.held))
+    near, first = place.column % HALF, place.column < HALF
+    moved = plus(channel, first.select(const(0, i32()), columns))
+    paired, single = len(sums[0]) // 2, len(sums[0]) % 2
+    columns_of_rows = [plus(near, half * HALF) for half in range(2)] * bool(paired) + [place.column] * single
+    # All rows are asked for before anything waits for them.
+    rows = [
+        [there.select(load(order, plus(times(tile, TILE_ROWS), column)), NONE) for column in columns_of_rows]
+        for tile, there in place.tiles(g)
+    ]
+    for own, values in zip(rows, sums, strict=True):
+        pairs = [exchanged(values[2 * at], values[2 * at + 1], first, HALF, g.wave) for at in range(paired)]
+        for half, row in enumerate(own[: 2 * bool(paired)]):
+            with if_(row >= 0):
+                for number, pair in enumerate(pairs):
+                    finish(row, plus(moved, 2 * number * columns), pair[half])
+        if single:
+            with if_(own[-1] >= 0):
+                finish(own[-1], plus(channel, (len(values) - 1) * columns), values[-1])
+
+
+class Steps:
     """Items of output rows: a stage of K of each step in a workgroup's list (tile_shares.py). See item_pipeline.Source.
 
     table: i32 [tiles][taps][16]. listed: the steps in local memory.
@@ -132,7 +132,7 @@ class _Steps:
     def wanted(self, rows: Sequence[V]) -> list[V]:
         return [there.select(row, NONE) for row, (_, there) in zip(rows, self.tables, strict=True)]
 
-    def present(self, entry: V) -> V:
+    def present(self, entry: V) -> list[V]:
         g = self.g
         tiles = entry >> plus(self.place.level, FIRST_TILE_BIT)
-        return tiles & sum(1 << fragment * g.high for fragment in range(g.fragments))
+        return [tiles & (1 << fragment * g.high) for fragment in range(g.fragments)]

@@ -65,7 +65,7 @@ class PairMajorKernel:
         with if_(turns.count > 0):
             lane, wave = thread() % g.wave, of_wave(thread() // g.wave)
             column, group = lane % g.shape[1], lane // g.shape[1]
-            place = Lane(wave, wave // g.across, wave % g.across, column, group, own % g.slices)
+            place = Lane(wave, wave // g.across, wave % g.across, column, group, times(own % g.slices, g.per_slice))
             source, adder = _Tiles(g, place, turns, in_rows, tile_tap), _Adder(g, place, out_rows, out)
             pipeline = Pipeline(g, place, source, features, weights, times(turns.count, g.stages), rows, [local])
             pipeline.run_tiles(turns.count, lambda turn, sums: adder.add(turns.tile(turn), sums))

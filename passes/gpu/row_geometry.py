@@ -12,7 +12,7 @@ from spconv_compiler.passes.gpu.tile_shares import Share, StepList, list_memory
 from spconv_compiler.passes.kernel_builder import V
 from spconv_compiler.schedules.deal import Deal
 
-# Items in flight: registers and local memory go in turns of as many.
+# Items whose weights have a place in local memory: one that is read, and two that are on their way.
 BUFFERS = 3
 
 
@@ -27,6 +27,9 @@ class Geometry:
         least: tiles of 16 rows that a workgroup has even where there are few.
         chiplets: parts of the chip that workgroups go to in turn, each with a cache of its own.
         units: compute units of the chip.
+        buffers: items whose weights have a place in local memory, BUFFERS or more; the loop's body has as many items.
+        own_panels: panels of a slice, where they are not those of panels.slice_columns.
+        together: items of one step, one after another, that ask for its rows once; it divides buffers and stages.
     """
 
     panels: Panels
@@ -39,6 +42,9 @@ class Geometry:
     least: int = 1
     chiplets: int = 1
     units: int = 1
+    buffers: int = BUFFERS
+    own_panels: int = 0
+    together: int = 1
 
     @property
     def high(self) -> int:
@@ -59,7 +65,8 @@ class Geometry:
     @property
     def steps(self) -> StepList:
         """The list of a workgroup's steps; behind the last, as many as are asked for ahead."""
-        return StepList(self.panels.taps, self.lanes, self.wave, self.splits, -(-(2 * BUFFERS + 2) // self.stages))
+        beyond = -(-(2 * self.buffers + 2) // self.stages)
+        return StepList(self.panels.taps, self.lanes, self.wave, self.splits, beyond)
 
     @property
     def lanes(self) -> int:
@@ -78,7 +85,7 @@ class Geometry:
     @property
     def per_slice(self) -> int:
         """Panels of a slice."""
-        return self.panels.slice_columns // self.panels.columns
+        return self.own_panels or self.panels.slice_columns // self.panels.columns
 
     @property
     def per_wave(self) -> int:
@@ -102,7 +109,7 @@ class Geometry:
 
     def workgroup(self, element: ir.Type) -> list[ir.Type]:
         """Local memory: the steps, and the weights of a stage in each part."""
-        return [*list_memory(self.steps), *[shared_runs(self.weight_elements, element)] * BUFFERS]
+        return [*list_memory(self.steps), *[shared_runs(self.weight_elements, element)] * self.buffers]
 
     def groups(self, rows: str) -> str:
         """Workgroups of a launch, the least of some texts for plan.size_map: shares in whole turns of the chiplets."""
@@ -116,7 +123,7 @@ class Lane:
 
     Attributes:
         wave: number in the workgroup; level, side: among those with other rows, among those with the same.
-        column, group: in a fragment. slice: of the workgroup.
+        column, group: in a fragment. panel: the first one of the workgroup's slice.
     """
 
     wave: V
@@ -124,12 +131,12 @@ class Lane:
     side: V
     column: V
     group: V
-    slice: V
+    panel: V
 
     def first_column(self, geometry: Geometry) -> V:
         """The first output channel of the wave."""
-        first = times(self.slice, geometry.panels.slice_columns)
-        return plus(first, times(self.side, geometry.per_wave * geometry.panels.columns))
+        first = plus(self.panel, times(self.side, geometry.per_wave)) if geometry.across > 1 else self.panel
+        return times(first, geometry.panels.columns)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Tiles are dealt out evenly and in order (schedules/deal.py): how large a share is follows from the number of rows when
 a kernel runs, and no kernel is compiled anew for it. A share may begin anywhere, while row_masks.py lists steps by
-blocks of 256 rows. So every workgroup puts the lists of the two blocks that it touches together, for its own tiles
+blocks of 256 rows. So every workgroup puts the lists of the blocks that it touches together, for its own tiles
 alone, into a list in local memory.
 """
 
@@ -31,6 +31,7 @@ from spconv_compiler.passes.kernel_builder import V, const, i32, i64, if_, if_el
 from spconv_compiler.schedules.deal import Deal
 
 BLOCK_TILES = BLOCK_ROWS // TILE_ROWS
+_WORD = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +65,9 @@ class StepList:
     Attributes:
         taps: of the convolution. lanes, wave: of a workgroup, of a wave. parts: workgroups that take a share's steps.
         beyond: entries behind the last one: its tap again, and no tile.
+        levels: 0: there is one list, whose words name all tiles of a share. Else one for each of so many waves, the
+            lanes' number over the wave's; a word names the tiles level, level + levels, … of the share that are its
+            wave's own.
     """
 
     taps: int
@@ -71,16 +75,32 @@ class StepList:
     wave: int
     parts: int
     beyond: int
+    levels: int = 0
 
     @property
     def length(self) -> int:
         """Where the number of steps lies, behind all entries."""
         return self.taps + self.beyond
 
+    @property
+    def size(self) -> int:
+        """Words of all lists."""
+        return (self.length + 1) * (self.levels or 1)
+
+    @property
+    def most(self) -> int:
+        """Tiles of a share that words have room for."""
+        return _WORD if self.levels else _WORD - FIRST_TILE_BIT
+
+    def first(self) -> V:
+        """Where the list of this lane's wave begins."""
+        wave = of_wave(thread() // self.wave) if self.levels else const(0, i32())
+        return times(wave, self.length + 1)
+
 
 def list_memory(steps: StepList) -> list[ir.Type]:
-    """What `list_steps` needs: which tiles have a tap; the list, and behind it its length."""
-    return [shared(steps.taps), shared(steps.length + 1)]
+    """What `list_steps` needs: which tiles have a tap; the lists, and behind each its length."""
+    return [shared(steps.taps), shared(steps.size)]
 
 
 def list_steps(share: Share, steps: V, shape: StepList, part: V, found: V, listed: V) -> V:
@@ -92,44 +112,65 @@ def list_steps(share: Share, steps: V, shape: StepList, part: V, found: V, liste
     Returns:
         How many there are, the same in all lanes.
     """
-    lane = thread()
-    for start in range(0, shape.length, shape.lanes):
+    lane, first = thread(), shape.first()
+    for start in range(0, max(shape.size, shape.taps), shape.lanes):
         number = plus(lane, start)
         if start < shape.taps:
             with if_(number < shape.taps):
                 put(const(0, i32()), found, number)
-        with if_(number < shape.length):
+        with if_(number < shape.size):
             put(const(0, i32()), listed, number)
     barrier()
     _find(share, steps, shape, found)
     barrier()
-    with if_(lane < shape.wave):
-        _list(shape, part, lane, found, listed)
+    if shape.levels:
+        _list(shape, part, found, listed, first)
+    else:
+        with if_(lane < shape.wave):
+            _list(shape, part, found, listed, first)
     barrier()
-    return of_wave(get(listed, const(shape.length, i32())))
+    return of_wave(get(listed, plus(first, shape.length)))
 
 
 def _find(share: Share, steps: V, shape: StepList, found: V) -> None:
-    """found[tap] = the share's tiles that have it, from the lists of the block in which it begins and of the next."""
+    """found[tap] = the share's tiles that have it, from the lists of the block in which it begins and of those behind.
+
+    A share of 17 to 32 tiles touches three blocks, others two.
+    """
     block, skipped = share.first // BLOCK_TILES, share.first % BLOCK_TILES
-    own = (const(1, i32()) << share.count) - 1
+    own = const(-1, i32()) >> (const(_WORD, i32()) - share.count)
     # Behind the last block there is none; its tiles lie beyond the share, wherever the next list comes from.
-    following = plus(block, 1).min((share.tiles - 1) // BLOCK_TILES)
+    last = (share.tiles - 1) // BLOCK_TILES
+    blocks = [block, *(plus(block, further).min(last) for further in range(1, shape.most // BLOCK_TILES + 1))]
     for start in range(0, shape.taps, shape.lanes):
         number = plus(thread(), start)
         with if_(number < shape.taps):
-            entries = [load(steps, plus(times(one, shape.taps), number)) for one in (block, following)]
-            here, beyond = (entry >> FIRST_TILE_BIT for entry in entries)
-            parts = [here >> skipped, beyond << (BLOCK_TILES - skipped)]
-            for entry, part in zip(entries, parts, strict=True):
-                mine = part & own
-                # The two blocks have other tiles: adding puts bits together.
+            entries = [load(steps, plus(times(one, shape.taps), number)) for one in blocks]
+            for further, entry in enumerate(entries):
+                tiles = entry >> FIRST_TILE_BIT
+                # By less than a word at once, even where nothing is skipped.
+                moved = tiles >> skipped
+                if further:
+                    moved = (tiles << (BLOCK_TILES - skipped)) << BLOCK_TILES * (further - 1)
+                mine = moved & own
+                # The blocks have other tiles: adding puts bits together.
                 with if_(mine.ne(0)):
                     fetch_put(mine, found, entry & TAP_MASK)
 
 
-def _list(shape: StepList, part: V, lane: V, found: V, listed: V) -> None:
-    """One wave's work: the taps that are there, those of the part at their places, and what lies behind them."""
+def _own(shape: StepList, tiles: V) -> V:
+    """The bits of a word of the wave's list."""
+    if not shape.levels:
+        return tiles
+    own, mine = tiles >> of_wave(thread() // shape.wave), const(0, i32())
+    for number in range(shape.most // shape.levels):
+        mine = mine | (own >> number * (shape.levels - 1) & 1 << number)
+    return mine
+
+
+def _list(shape: StepList, part: V, found: V, listed: V, start_at: V) -> None:
+    """A wave's work: the taps that are there, those of the part at their places, and what lies behind them."""
+    lane = thread() % shape.wave
     taps, ranks, count = list[tuple[V, V]](), list[V](), const(0, i32())
     for start in range(0, shape.taps, shape.wave):
         tap = plus(lane, start)
@@ -141,15 +182,15 @@ def _list(shape: StepList, part: V, lane: V, found: V, listed: V) -> None:
         count = plus(count, popcount(there).to(i32()))
     first, end = (times(count, plus(part, more)) // shape.parts for more in (0, 1))
     for (tap, tiles), rank in zip(taps, ranks, strict=True):
-        place = rank - first
+        place = plus(start_at, rank - first)
         with if_(tiles.ne(0) & (rank >= first) & (rank < end)):
-            put(tap | (tiles << FIRST_TILE_BIT), listed, place)
+            put(tap | (_own(shape, tiles) << FIRST_TILE_BIT), listed, place)
         # The wave's last lane with a tap of the part writes it behind, for nobody's tiles.
         with if_(tiles.ne(0) & rank.eq(end - 1)):
             for number in range(shape.beyond):
                 put(tap, listed, plus(place, 1 + number))
     with if_(lane.eq(0)):
-        put(end - first, listed, const(shape.length, i32()))
+        put(end - first, listed, plus(start_at, shape.length))
 
 
 def _parts(number: V, size: int) -> V:

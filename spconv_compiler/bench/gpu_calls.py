@@ -1,7 +1,7 @@
 """Where the wall time of one call goes: `spconv-bench gpu --calls`, one layer behind sc.compile on an NVIDIA GPU.
 
-The layer is called in two ways: launches overlap the kernel before them, or not. Each is called alone, again and again,
-and in turns with work that leaves host and GPU with cold caches, as other libraries do in `spconv-bench gpu`. A map is
+The layer is called in three ways: launches overlap the kernel before them, or not, and the graph finds its frame in words
+that the stream writes, or in words of the host's memory. Each is called alone, again and again, and in turns with work that leaves host and GPU with cold caches, as other libraries do in `spconv-bench gpu`. A map is
 built in every call.
 
 Steps are times since the call's begin at which the host has returned from each call of the driver; they are taken in
@@ -30,9 +30,11 @@ from spconv_compiler.targets import GpuTarget, get_target
 _WARM_UP = 5
 # What is gone through between two calls: more than the second-level caches of a core and of the GPU.
 _HOST_BYTES, _GPU_BYTES = 48 << 20, 256 << 20
+# By name: whether launches overlap, whether the stream writes the words.
 _WAYS = {
-    "one by one": False,
-    "overlapping": True,
+    "one by one": (False, True),
+    "overlapping": (True, True),
+    "overlapping, words of the host": (True, False),
 }
 
 
@@ -117,7 +119,8 @@ def _open(name: str, folder: Path, weight: Any, features: Any, coords: Any) -> _
         raise InputError(f"{folder} does not exist; spconv-bench gpu --export makes it")
     net = load_network(folder, {"conv.weight": weight})
     assert net.replay is not None
-    with _overlapping(_WAYS[name], coords.device.index):
+    overlaps, net.replay.stream_writes = _WAYS[name]
+    with _overlapping(overlaps, coords.device.index):
         for _ in range(_WARM_UP):
             net(features, coords)
     if net.replay.graphs != 1:
@@ -175,7 +178,7 @@ def _traced(way: _Way, index: int) -> Iterator[list[tuple[str, float]]]:
 
         return timed
 
-    with _overlapping(_WAYS[way.name], index):
+    with _overlapping(_WAYS[way.name][0], index):
         way.net.replay.make_quick(noted)
         try:
             yield marks

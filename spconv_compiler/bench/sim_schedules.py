@@ -3,13 +3,14 @@
 What is compared is the launches from features to the result: the gemm, and the fill or the sum of parts that it needs.
 Times are modelled, never measured on gfx950. Counters of memory come from every n-th workgroup, all of one chiplet.
 That one may have more or less to do than others: what it asked for is scaled up by how often each instruction ran in
-all of them.
+all of them. Then the layer runs once more, with the workgroups of these launches in an order drawn at random: whether
+the result has the same bits.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,28 @@ class Recorder:
         return Launched(counters, traffic, band, asked, written, moved, _busiest(trace))
 
 
+class _Shuffled:
+    """A machine that starts the workgroups of the launches named in an order drawn at random."""
+
+    def __init__(self, machine: Any, names: Collection[str]) -> None:
+        self.machine, self.memory, self._names = machine, machine.memory, names
+        self._rng = np.random.default_rng(len(names))
+
+    def launch(
+        self,
+        name: str,
+        grid: Sequence[int],
+        block: int,
+        arguments: Sequence[int | Allocation],
+        order: Sequence[int] | None = None,
+    ) -> Counts:
+        """Runs a launch: see interpreter.Machine.launch."""
+        if name in self._names:
+            order = self._rng.permutation(int(np.prod(grid))).tolist()
+        counts: Counts = self.machine.launch(name, grid, block, arguments, order)
+        return counts
+
+
 def _busiest(trace: Trace) -> float:
     """Memory instructions of the workgroup with the most of them, over those of the mean one."""
     each = np.unique(trace.groups, return_counts=True)[1]
@@ -185,7 +208,10 @@ def _row(name: str, frame: Frame, problem: sim_layer.Problem, threads: int, ever
     run = problem.run(artifact, engine)
     features, weight = problem.operands()
     check = Judge(frame.table, features, weight, "f32").compare(run.out)
-    return {"schedule": name, "right": bool(check.ok), **_figures(artifact, recorders[0].launches)}
+    figures = _figures(artifact, recorders.pop().launches)
+    again = problem.run(artifact, lambda kernels, budget: _Shuffled(make(kernels, budget), output))
+    same = np.array_equal(again.out.view(np.uint32), run.out.view(np.uint32))
+    return {"schedule": name, "right": bool(check.ok), "same_bits": same, **figures}
 
 
 def _figures(artifact: Artifact, launches: Sequence[Launched]) -> dict[str, Any]:
@@ -223,8 +249,8 @@ _BAND = ("lower", "estimate", "pessimistic")
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Columns and cells."""
-    columns = ["schedule", "result", "executed/useful", "L2 requests", "weights from L2", "coalescing", "atomics"]
-    columns += ["LDS", "registers", "waves/SIMD", "MFMA busy", "busiest group", "limited by", "launches"]
+    columns = ["schedule", "result", "same bits", "executed/useful", "L2 requests", "weights from L2", "coalescing"]
+    columns += ["atomics", "LDS", "registers", "waves/SIMD", "MFMA busy", "busiest group", "limited by", "launches"]
     columns += ["modelled us", "band"]
     cells = []
     for row in rows:
@@ -233,6 +259,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]
             [
                 row["schedule"],
                 "right" if row["right"] else "WRONG",
+                "yes" if row["same_bits"] else "no",
                 f"{row['executed_over_useful']:.2f}",
                 f"{row['l2_requests'] / 1e6:.2f} M",
                 f"{row['weights_from_l2_bytes'] / _MB:.0f} MB",

@@ -20,7 +20,7 @@ from spconv_compiler.errors import LaunchError
 from spconv_compiler.network.intake import Intake
 from spconv_compiler.network.places import DTYPES, Counted, Joined, Launches, OnRows, Place, Queue
 from spconv_compiler.network.queued import QueuedNetwork
-from spconv_compiler.runtime.device import Graph, HostWords
+from spconv_compiler.runtime.device import Graph, HostWords, StreamWords
 from spconv_compiler.runtime.gpu_plan import WHOLE, PreparedGroup
 
 
@@ -45,7 +45,7 @@ class CapturedNetwork(QueuedNetwork):
         super().__post_init__()
         self.refused = False
         self._graphs: list[Graph | OnRows | Counted] = []
-        self._headed: FrameGraph | None = None
+        self._headed: dict[bool, FrameGraph] = {}
         self.last_work = LastWork(self.device)
         weakref.finalize(self, self.last_work.settle).atexit = False
         plan = self.plan
@@ -171,16 +171,20 @@ class CapturedNetwork(QueuedNetwork):
                 found.append(work)
         self._graphs = found
 
-    def frame_graph(self) -> FrameGraph:
-        """The only graph, with the kernel that takes the frame in; it lives as long as this."""
-        if self._headed is None:
-            self._headed = self._graph_with_frame()
-        return self._headed
+    def frame_graph(self, stream_writes: bool) -> FrameGraph:
+        """The only graph, with the kernel that takes the frame in; it lives as long as this.
 
-    def _graph_with_frame(self) -> FrameGraph:
+        Args:
+            stream_writes: as Intake.by_words.
+        """
+        if stream_writes not in self._headed:
+            self._headed[stream_writes] = self._graph_with_frame(stream_writes)
+        return self._headed[stream_writes]
+
+    def _graph_with_frame(self, stream_writes: bool) -> FrameGraph:
         assert self.only_graph is not None
         first, *others = [work for work in self._captured_work if isinstance(work, (Launches, Joined))]
-        head, words = self.intake.by_words()
+        head, words = self.intake.by_words(stream_writes)
         ahead = self._needs_no_frame(first)
 
         def queue(stream: int) -> None:
@@ -195,19 +199,29 @@ class CapturedNetwork(QueuedNetwork):
 
 
 class FrameGraph:
-    """A graph with the kernel that takes the frame in, which it finds in words of the host's memory.
+    """A graph with the kernel that takes the frame in, which it finds in words of memory.
 
-    What needs no coordinates comes before that kernel, which reads the words while it waits for it.
+    What needs no coordinates comes before that kernel, which reads the words while it waits for it. Words of the device
+    are written by the stream, in front of the graph: nothing of a graph begins before what is in front of it is done.
+    Words of the host's memory are there for drivers whose streams do not write.
 
     Attributes:
-        words: where to write, as two numbers, where coordinates begin, in words from `anchor` on, and their rows. The
-            next run of the graph reads them; they stay what they are until it has, which a call waits for.
+        words: where to put, as the numbers at `places`, where coordinates begin, in words from `anchor` on, and their
+            rows. The next run of the graph reads them; they stay what they are until it has, which a call waits for.
+        written: what writes them in a stream's order, or None where the graph reads what the host has put there.
     """
 
-    def __init__(self, graph: Any, words: HostWords) -> None:
-        self.graph, self.host = graph, words
-        self.words: Any = memoryview(words.words).cast("B").cast("q")
-        self.anchor = words.pointer
+    def __init__(self, graph: Any, words: HostWords | StreamWords) -> None:
+        self.graph, self.anchor, self._owner = graph, words.pointer, words
+        self.written: Any = words if hasattr(words, "bare") else None
+        self.places: tuple[int, int] = self.written.places if self.written else (0, 1)
+        self.words: Any = self.written.words if self.written else memoryview(words.words).cast("B").cast("q")
+
+    def launch(self, stream: int) -> None:
+        """Queues it on what `words` says; raises LaunchError where the driver refuses."""
+        if self.written is not None:
+            self.written.write(stream)
+        self.graph.launch(stream)
 
     def launcher(self) -> tuple[Any, Callable[..., int]]:
         """(the graph, a function that queues it: driver_objects.Graph.bare)."""

@@ -13,7 +13,7 @@ from typing import Any
 from spconv_compiler.arrays import Array
 from spconv_compiler.frame_driver import load_frames
 from spconv_compiler.network.places import Level, Place
-from spconv_compiler.runtime.device import HostWords
+from spconv_compiler.runtime.device import HostWords, StreamWords
 from spconv_compiler.runtime.gpu_plan import GpuPlan, PreparedGroup
 from spconv_compiler.runtime.prepared import PreparedLaunch
 
@@ -47,13 +47,16 @@ class Intake:
             for place, (number, level) in enumerate(given.items())
         }
 
-    def by_words(self) -> tuple[PreparedLaunch, HostWords]:
+    def by_words(self, stream_writes: bool) -> tuple[PreparedLaunch, HostWords | StreamWords]:
         """(a launch for the only level that is given, the words in which it finds the frame: dialect/frame.py).
 
         The launch counts from the words themselves where the coordinates begin.
+
+        Args:
+            stream_writes: whether they are words of the device that a stream writes, where there are such.
         """
         (level,) = self._given.values()
-        words = self._device.host_words(4)
+        words = (self._device.stream_words() if stream_writes else None) or self._device.host_words(4)
         place = Place(words, words.pointer, words.nbytes)
         plan = load_frames(self._target, self._device.index, by_words=True)
         return self._prepared(plan, level, 0, {"coords": place, "frame": place}, ()).launches[0], words

@@ -73,9 +73,11 @@ def _enclosed(
     place, device, index, work = places.pop(("level", 0)), found.device, found.index, found.last_work
     outside, calls = found.intake.report.words, device.calls()
     is_current, failed = note("is_current", calls.is_current), calls.graph_failed
-    headed = found.frame_graph()
+    headed = found.frame_graph(owner.stream_writes)
     graph, launch = headed.launcher()
     launch, words, anchor = note("launch of the graph", launch), headed.words, headed.anchor
+    write, written = (None, ()) if headed.written is None else headed.written.bare()
+    write = write and note("write of the words", write)
     bring = _bringer(plan, found, {number: at for (_, number), at in places.items()}, kinds)
     # Values that the graph reads have to be there before it.
     early = any(number not in found.direct_slots for _, number in places)
@@ -85,12 +87,13 @@ def _enclosed(
     first = (
         *(place, kinds[place], torch.int32, found.room[0], ALIGNMENT, index, anchor),
         *(note("current stream", _raw_stream or _stream_of), note("lock", owner.lock.acquire)),
-        *(work, words, launch, graph),
+        *(work, words, *headed.places, write, written, launch, graph),
     )
     release = owner.lock.release
 
     def call(args: Sequence[Any]) -> Any:
-        place, kind, int32, room, alignment, index, anchor, raw_stream, acquire, work, words, launch, graph = first
+        place, kind, int32, room, alignment, index, anchor, raw_stream, acquire, *more = first
+        work, words, at_begin, at_rows, write, written, launch, graph = more
         try:
             coords = args[place]
             if type(coords) is not kind or coords.dtype is not int32 or not coords.is_contiguous():
@@ -107,9 +110,13 @@ def _enclosed(
             if work.ready != stream and not prepare(args, stream, rows):
                 return None
             work.ready, work.unread, work.pending = None, True, True
-            words[0], words[1] = begin - anchor >> 2, rows
+            words[at_begin], words[at_rows] = begin - anchor >> 2, rows
+            if write is not None:
+                code = write(work.bound, *written)
+                if code:
+                    return refused(headed.written.failed(code), args, stream, rows)
             code = launch(graph, work.bound)
-            return refused(code, args, stream, rows) if code else rest(args, stream, rows)
+            return refused(failed(code), args, stream, rows) if code else rest(args, stream, rows)
         finally:
             release()
 
@@ -126,12 +133,12 @@ def _enclosed(
             work.bound, work.lasting = passed(stream), _lasts(index, stream)
         return not early or bring(args, rows, stream)
 
-    def refused(code: int, args: Sequence[Any], stream: int, rows: int) -> Any:
+    def refused(failure: Exception, args: Sequence[Any], stream: int, rows: int) -> Any:
         """The driver has not queued the graph. Where there is one device it was not asked which one is current."""
         if is_current():
-            raise failed(code)
+            raise failure
         with device.current():
-            headed.graph.launch(stream)
+            headed.launch(stream)
             return rest(args, stream, rows)
 
     return call if torch.cuda.device_count() == 1 else _on_device(call, device, is_current)

@@ -57,6 +57,8 @@ class Replay:
         lock: is held while a call is queued.
         reason: why the last call was not queued as one, or None.
         graphs: how many graphs the last call launched; 0 where every launch was queued by itself.
+        stream_writes: whether graphs find their frame in words that the stream writes where it can (captured.py), not in
+            words of the host's memory.
         together: whether a network that makes levels builds them and all maps together where it can (level_plan.py).
     """
 
@@ -85,7 +87,7 @@ class Replay:
         self._learned: tuple[TorchPart, list[type]] | None = None
         self.reason: str | None = None
         self.graphs = 0
-        self._on = self.together = True
+        self._on = self.together = self._stream_writes = True
 
     @property
     def on(self) -> bool:
@@ -96,6 +98,16 @@ class Replay:
     def on(self, wanted: bool) -> None:
         with self.lock:
             self._on, self.quick = wanted, _no_quick_call
+
+    @property
+    def stream_writes(self) -> bool:
+        """See the class."""
+        return self._stream_writes
+
+    @stream_writes.setter
+    def stream_writes(self, wanted: bool) -> None:
+        with self.lock:
+            self._stream_writes, self.quick = wanted, _no_quick_call
 
     @property
     def room(self) -> tuple[int, ...] | None:

@@ -8,12 +8,13 @@ import functools
 from collections.abc import Callable
 
 from spconv_compiler.errors import LaunchError
-from spconv_compiler.runtime.cuda import upload
+from spconv_compiler.runtime.cuda import StreamWords, upload
 from spconv_compiler.runtime.cuda_library import (
     INSTEAD,
     MAJOR,
     MEMORY_DEVICE,
     MINOR,
+    STREAM_WRITES,
     Copy2D,
     CudaContext,
     CudaError,
@@ -105,6 +106,18 @@ class CudaDevice(DriverDevice):
 
     def fill_words(self, target: int, word: int, count: int, stream: int) -> None:
         self.driver.call("cuMemsetD32Async", target, word % 2**32, count, stream)
+
+    def stream_words(self) -> StreamWords | None:
+        try:
+            supported = self.driver.value(ctypes.c_int, "cuDeviceGetAttribute", STREAM_WRITES, self.driver.device)
+            self.driver.function("cuStreamBatchMemOp_v2")
+        except LaunchError:  # an older driver knows neither
+            return None
+        if not supported:
+            return None
+        with self.stream() as stream:
+            memory = self.allocate("words that a stream writes", StreamWords.nbytes, stream)
+        return StreamWords(self.driver, memory)
 
     def upload(self, graph: Graph, stream: Stream) -> None:
         upload(graph, stream)

@@ -21,6 +21,8 @@ _HOST_PORTABLE_MAPPED = 3
 MEMORY_DEVICE = 2
 # CUdevice_attribute: compute capability, multiprocessors; CUfunction_attribute: largest dynamic shared memory.
 MAJOR, MINOR, MULTIPROCESSORS = 75, 76, 16
+# CUdevice_attribute: whether streams write words of 64 bits; CUstreamBatchMemOpType: such a write.
+STREAM_WRITES, STREAM_WRITE_64 = 122, 5
 MAX_DYNAMIC_SHARED = 8
 
 INSTEAD = "use target='cpu'"
@@ -68,6 +70,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuStreamSynchronize": (_pointer,),
     "cuStreamQuery": (_pointer,),
     "cuStreamWaitEvent": (_pointer, _pointer, _uint),
+    "cuStreamBatchMemOp_v2": (_pointer, _uint, _pointer, _uint),
     "cuStreamBeginCapture_v2": (_pointer, _int),
     "cuStreamEndCapture": (_pointer, _out),
     "cuEventCreate": (_out, _uint),

@@ -91,6 +91,32 @@ class HostWords(Protocol):
     def nbytes(self) -> int: ...
 
 
+class StreamWords(Protocol):
+    """Two words of 64 bits on the device that a stream writes, with the values that `words` has at `places` then.
+
+    Attributes:
+        pointer: their address on the device. nbytes: their size.
+    """
+
+    places: tuple[int, int]
+    nbytes: int
+
+    @property
+    def words(self) -> Any: ...
+
+    @property
+    def pointer(self) -> int: ...
+
+    def write(self, stream: int) -> None:
+        """Queues the write; values may be changed when this returns."""
+
+    def bare(self) -> tuple[Callable[..., int], tuple[Any, ...]]:
+        """(a function of driver_library.passed(a stream) and of these, which gives the driver's code, these)."""
+
+    def failed(self, code: int) -> Exception:
+        """The exception for a code that is not 0."""
+
+
 class TorchDevice(Device, Protocol):
     """A device on which torch's tensors may lie, behind a driver that has graphs.
 
@@ -116,6 +142,9 @@ class TorchDevice(Device, Protocol):
 
     def host_words(self, count: int) -> HostWords:
         """`count` words, all 0."""
+
+    def stream_words(self) -> StreamWords | None:
+        """Two words that streams write, or None where they cannot."""
 
     def event(self) -> Event:
         """A mark without a time."""

@@ -114,6 +114,10 @@ class DriverDevice:
         with self.current():
             return HostWords(self.driver, count)
 
+    def stream_words(self) -> Any:
+        """See runtime/device.py; None where a driver has no like."""
+        return None
+
     def event(self) -> Event:
         with self.current():
             return Event(self.driver)

@@ -15,6 +15,7 @@ from spconv_compiler.schedules.between_sets import choose_outputs, choose_pool
 from spconv_compiler.schedules.chunk_stationary import ChunkStationary
 from spconv_compiler.schedules.cost import Estimate, Workload, estimate
 from spconv_compiler.schedules.output_stationary import OutputStationary, SplitTaps
+from spconv_compiler.schedules.output_stationary_tall import OutputStationaryTall
 from spconv_compiler.schedules.pair_major import PairMajor
 from spconv_compiler.schedules.pairs_m16 import PairsM16
 from spconv_compiler.schedules.small_channels import SmallChannels
@@ -43,6 +44,7 @@ SCHEDULES: tuple[GemmSchedule, ...] = (
     PairsM16(),
     SmallChannels(),
     OutputStationary(),
+    OutputStationaryTall(),
     SplitTaps(),
     PairMajor(),
     WgmmaRowsSchedule(),

@@ -40,6 +40,8 @@ _SHAPES = (
     # Rows of features are no whole runs of 16 bytes, and the taps are more than a wave has lanes.
     (5, 18, 20, 32, False, "output_stationary"),
     (3, 40, 24, 32, False, "split_taps"),
+    # One loop for slices of five panels and one for those of four; rows of a step asked for once for two items.
+    (3, 128, 144, 32, True, "output_stationary_tall"),
     # One or two stages of K, all in the body of the loop over tiles; a loop over seven or fourteen, and three panels.
     (3, 64, 96, 32, True, "pair_major"),
     (3, 448, 48, 32, False, "pair_major"),

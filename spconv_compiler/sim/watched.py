@@ -96,7 +96,8 @@ class WatchedMachine:
         touched = sum(argument.size for argument in arguments if isinstance(argument, Allocation))
         scale = groups / max(1, replayed)
         band = model_launch(program.instructions, counts.by_address, counters, traffic, scale, touched)
-        self.launches.append(WatchedLaunch(counters, band, round(128 * scale * traffic.moved_lines), counts.by_address))
+        moved = round(128 * scale * traffic.memory_lines)
+        self.launches.append(WatchedLaunch(counters, band, moved, counts.by_address))
         return counts
 
     def _every(self, groups: int) -> int:

@@ -82,7 +82,7 @@ int cuDeviceGetCount(int *count) { *count = devices; return initialized ? OK : N
 int cuDeviceGet(int *device, int number) { *device = number + 7; return number < devices ? OK : BAD_VALUE; }
 int cuDeviceGetName(char *name, int size, int device) { snprintf(name, size, "Shim %d", device - 7); return OK; }
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
-    *value = attribute == 75 ? 9 : attribute == 76 ? minor : 132;
+    *value = attribute == 75 ? 9 : attribute == 76 ? minor : attribute == 122 ? stream_writes : 132;
     return OK;
 }
 int cuDevicePrimaryCtxRetain(void **made, int device) { *made = &context; return device >= 7 ? OK : BAD_VALUE; }
@@ -264,6 +264,18 @@ int cuMemsetD32Async(uint64_t to, unsigned word, size_t count, void *stream) {
     NEED_CONTEXT;
     if (to % 4 || !inside(to, 4 * count)) return BAD_ADDRESS;
     for (size_t at = 0; at < count; at++) ((unsigned *)to)[at] = word;
+    return OK;
+}
+/* CUstreamBatchMemOpParams: writes of 64 bits (5) only. */
+int cuStreamBatchMemOp_v2(void *stream, unsigned count, uint64_t (*given)[6], unsigned flags) {
+    NEED_CONTEXT;
+    if (stream && !known(stream, STREAM)) return BAD_HANDLE;
+    if (!count || flags || !stream_writes) return BAD_VALUE;
+    for (unsigned one = 0; one < count; one++) {
+        if ((unsigned)given[one][0] != 5 || (unsigned)given[one][3]) return BAD_VALUE;
+        if (given[one][1] % 8 || !inside(given[one][1], 8)) return BAD_ADDRESS;
+    }
+    for (unsigned one = 0; one < count; one++) *(uint64_t *)given[one][1] = given[one][2];
     return OK;
 }
 int cuMemsetD8Async(uint64_t to, unsigned char byte, size_t size, void *stream) {
