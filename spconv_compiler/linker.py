@@ -26,6 +26,7 @@ from pathlib import Path
 
 from spconv_compiler import env
 from spconv_compiler.errors import CodegenError, ToolchainError
+from spconv_compiler.scratch_room import require_room
 
 MIN_MAJOR = 19
 PATH_NAMES = ("ld.lld", *(f"ld.lld-{major}" for major in range(24, MIN_MAJOR - 1, -1)))
@@ -112,7 +113,7 @@ def toolkit_dir() -> Path:
     cannot be written or executed from.
 
     Raises:
-        ToolchainError: no usable linker.
+        ToolchainError: no usable linker, or no room for temporary files where they are needed.
     """
     linker = find_linker()
     if linker.path.parts[-3:] == ("llvm", "bin", "ld.lld"):
@@ -304,6 +305,7 @@ def _publish(folder: Path, linker: Linker) -> bool:
 
 
 def _make_private(linker: Linker) -> Path:
+    require_room()
     folder = Path(tempfile.mkdtemp(prefix="spconv_compiler-toolkit-"))
     owner = os.getpid()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 
@@ -12,11 +13,18 @@ LEAST = 1 << 22
 
 
 def require_room() -> None:
-    """Checks the folder for temporary files.
+    """Checks the folder for temporary files, and how long this process's files may be.
 
     Raises:
-        ToolchainError: it has less than LEAST bytes free, or there is no such folder that can be written to.
+        ToolchainError: it has less than LEAST bytes free, files may not be that long, or there is no such folder that
+            can be written to.
     """
+    longest = _longest_file()
+    if longest is not None and longest < LEAST:
+        raise ToolchainError(
+            f"files of this process may have {longest:,} bytes (RLIMIT_FSIZE); accepted: at least {LEAST:,}; raise the "
+            "limit: ulimit -f"
+        )
     try:
         folder = tempfile.gettempdir()
         free = shutil.disk_usage(folder).free
@@ -27,3 +35,13 @@ def require_room() -> None:
             f"the folder for temporary files, {folder}, has {free:,} bytes free; accepted: at least {LEAST:,}; set "
             "TMPDIR to another one"
         )
+
+
+def _longest_file() -> int | None:
+    """RLIMIT_FSIZE in bytes; None where there is no limit, or no such thing."""
+    with contextlib.suppress(ImportError):
+        import resource
+
+        soft = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        return None if soft == resource.RLIM_INFINITY else soft
+    return None

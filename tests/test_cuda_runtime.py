@@ -327,6 +327,31 @@ def test_a_graph_is_launched_with_nothing_around_it(device: CudaDevice) -> None:
     assert shim(device, "shim_living", EXECUTABLE) == 0
 
 
+def test_words_are_written_by_a_stream(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two numbers of 64 bits, the values of the moment; there are none where the device or the driver cannot."""
+    made, host = device.stream_words(), np.zeros(2, np.int64)
+    assert made is not None
+    (write, given), first, second = made.bare(), *made.places
+    with device.stream() as stream:
+        made.words[first], made.words[second] = -(2**40) - 3, 2**31 + 5
+        made.write(stream)
+        made.words[first] = 7
+        device.copy_out(host.ctypes.data, made, stream)
+        assert host.tolist() == [-(2**40) - 3, 2**31 + 5]
+        assert write(passed(stream), *given) == 0
+        device.copy_out(host.ctypes.data, made, stream)
+        assert host.tolist() == [7, 2**31 + 5]
+    refused = str(made.failed(write(passed(stream), *given)))
+    assert refused.startswith("cuStreamBatchMemOp_v2: CUDA_ERROR_INVALID_CONTEXT")
+    device.driver._library.shim_stream_writes(0)
+    assert device.stream_words() is None
+    device.driver._library.shim_stream_writes(1)
+    monkeypatch.delitem(device.driver._functions, "cuStreamBatchMemOp_v2")
+    with monkeypatch.context() as patch:
+        patch.setattr(device.driver, "_library", ctypes.CDLL(None))
+        assert device.stream_words() is None
+
+
 @pytest.mark.parametrize("overlaps", [True, False])
 def test_launches_overlap_where_they_may(device: CudaDevice, overlaps: bool) -> None:
     """Launched at once and prepared alike; the driver is told so, or not."""

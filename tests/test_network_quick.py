@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from spconv_compiler.network import quick
 from spconv_compiler.network.captured import LastWork
 from spconv_compiler.network.intake import Intake
 from spconv_compiler.network.replay import Replay
+from spconv_compiler.runtime.driver_device import DriverDevice
 from spconv_compiler.runtime.hip import Stream
 
 __all__ = ["gpu"]
@@ -78,6 +81,86 @@ def test_a_call_waits_for_its_coordinates_alone(gpu: Gpu, shim: Shim) -> None:
     assert first.startswith(("fill_grid", "clear_sort")) and second == "place_rows_by_words_b256"
     assert not any(name.startswith("gemm") for name in shim.launched)
     assert torch.equal(gpu.fetch(out), eager(model, frame))
+
+
+class Written:
+    """Words that a stream writes, of a driver that has no such call: as copies in the stream's order.
+
+    Values are those at the time of the call, as the driver's are.
+    """
+
+    places, nbytes = (4, 1), 16
+
+    def __init__(self, gpu: Gpu, device: Any) -> None:
+        self._gpu, self._device = gpu, device
+        with device.stream() as stream:
+            self._memory = device.allocate("words", self.nbytes, stream)
+        self.pointer = self._memory.pointer
+        self.words, self.writes, self.code = [0] * 5, 0, 0
+
+    def write(self, stream: int) -> None:
+        self.writes += 1
+        for number, place in enumerate(self.places):
+            for half in range(2):
+                word = ctypes.c_int32(self.words[place] >> 32 * half).value
+                self._device.fill_words(self.pointer + 8 * number + 4 * half, word, 1, stream)
+
+    def bare(self) -> tuple[Any, tuple[Any, ...]]:
+        def written(stream: Any, *given: Any) -> int:
+            assert given == (2, "operations", 0)
+            if not self.code:
+                self.write(self._gpu.current.handle)
+            return self.code
+
+        return written, (2, "operations", 0)
+
+    def failed(self, code: int) -> LaunchError:
+        return LaunchError(f"the write: {code}")
+
+
+def test_words_may_be_written_by_the_stream(
+    gpu: Gpu, shim: Shim, long_way: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In front of the graph, on any stream; calls that follow may change them. The host's words serve again at will."""
+    made: list[Written] = []
+
+    def stream_words(device: Any) -> Written:
+        made.append(Written(gpu, device))
+        return made[-1]
+
+    model = with_integers(Layer(), 4)
+    net, replay = compiled(model, 30)
+    frames = [voxels(count, count) for count in (30, 30, 32, 20, 1, 31)]
+    with Stream(gpu.hip) as other, monkeypatch.context() as patch:
+        patch.setattr(DriverDevice, "stream_words", stream_words)
+        home = gpu.current
+        for number, frame in enumerate(frames):
+            gpu.current = other if number % 2 else home
+            assert same(call(gpu, net, frame), eager(model, frame))
+        gpu.current = home
+        (words,) = made
+        assert len(long_way) == 2 and words.writes == 4
+        # The driver refuses: another device is current, or there is another cause.
+        words.code = 1
+        tensors = [gpu.put(tensor) for tensor in frames[3]]
+        for current in (True, False):
+            patch.setattr(DriverDevice, "calls", _calls(current))
+            replay.make_quick()
+            with contextlib.nullcontext() if not current else pytest.raises(LaunchError, match="the write: 1"):
+                assert torch.equal(gpu.fetch(net(*tensors)), eager(model, frames[3]))
+        assert len(long_way) == 2 and words.writes == 5
+        replay.stream_writes = False
+        for frame in frames[2:]:
+            assert same(call(gpu, net, frame), eager(model, frame)) and replay.graphs == 1
+        assert len(long_way) == 3 and words.writes == 5 and len(made) == 1
+        made.clear()
+        other.synchronize()
+
+
+def _calls(current: bool) -> Any:
+    """DriverDevice.calls, of a device that is the current one or not."""
+    before = DriverDevice.calls
+    return lambda device: before(device)._replace(is_current=lambda: current)
 
 
 def test_wrong_frames_raise_and_leave_no_trace(gpu: Gpu, shim: Shim) -> None:
@@ -179,7 +262,7 @@ def test_without_memory_for_the_words_calls_go_the_long_way(
 ) -> None:
     """That is said once."""
 
-    def refused(self: Intake) -> None:
+    def refused(self: Intake, words: Any) -> None:
         raise LaunchError("no memory of the host is left")
 
     monkeypatch.setattr(Intake, "by_words", refused)

@@ -1,8 +1,8 @@
 """Where the wall time of one call goes: `spconv-bench gpu --calls`, one layer behind sc.compile on an NVIDIA GPU.
 
-The layer is called in three ways: launches overlap the kernel before them, or not, and the graph finds its frame in words
-that the stream writes, or in words of the host's memory. Each is called alone, again and again, and in turns with work that leaves host and GPU with cold caches, as other libraries do in `spconv-bench gpu`. A map is
-built in every call.
+The layer is called in three ways: launches overlap the kernel before them, or not, and the graph finds its frame in
+words that the stream writes, or that lie in host memory. Each is called alone, again and again, and in turns with work
+that leaves host and GPU with cold caches, as other libraries do in `spconv-bench gpu`. A map is built in every call.
 
 Steps are times since the call's begin at which the host has returned from each call of the driver; they are taken in
 runs of their own, since taking them costs time.

@@ -175,7 +175,7 @@ class CapturedNetwork(QueuedNetwork):
         """The only graph, with the kernel that takes the frame in; it lives as long as this.
 
         Args:
-            stream_writes: as Intake.by_words.
+            stream_writes: whether it finds the frame in words that the stream writes, where streams can.
         """
         if stream_writes not in self._headed:
             self._headed[stream_writes] = self._graph_with_frame(stream_writes)
@@ -184,7 +184,9 @@ class CapturedNetwork(QueuedNetwork):
     def _graph_with_frame(self, stream_writes: bool) -> FrameGraph:
         assert self.only_graph is not None
         first, *others = [work for work in self._captured_work if isinstance(work, (Launches, Joined))]
-        head, words = self.intake.by_words(stream_writes)
+        written = self.device.stream_words() if stream_writes else None
+        words = self.device.host_words(4) if written is None else written
+        head = self.intake.by_words(words)
         ahead = self._needs_no_frame(first)
 
         def queue(stream: int) -> None:
@@ -195,7 +197,7 @@ class CapturedNetwork(QueuedNetwork):
             for work in others:
                 self._launch(work, stream)
 
-        return FrameGraph(self.device.capture(queue), words)
+        return FrameGraph(self.device.capture(queue), words, written)
 
 
 class FrameGraph:
@@ -211,11 +213,10 @@ class FrameGraph:
         written: what writes them in a stream's order, or None where the graph reads what the host has put there.
     """
 
-    def __init__(self, graph: Any, words: HostWords | StreamWords) -> None:
-        self.graph, self.anchor, self._owner = graph, words.pointer, words
-        self.written: Any = words if hasattr(words, "bare") else None
-        self.places: tuple[int, int] = self.written.places if self.written else (0, 1)
-        self.words: Any = self.written.words if self.written else memoryview(words.words).cast("B").cast("q")
+    def __init__(self, graph: Any, words: HostWords | StreamWords, written: StreamWords | None) -> None:
+        self.graph, self.written, self.anchor, self._owner = graph, written, words.pointer, words
+        self.places = (0, 1) if written is None else written.places
+        self.words: Any = memoryview(words.words).cast("B").cast("q") if written is None else written.words
 
     def launch(self, stream: int) -> None:
         """Queues it on what `words` says; raises LaunchError where the driver refuses."""

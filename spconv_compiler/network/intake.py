@@ -47,19 +47,15 @@ class Intake:
             for place, (number, level) in enumerate(given.items())
         }
 
-    def by_words(self, stream_writes: bool) -> tuple[PreparedLaunch, HostWords | StreamWords]:
-        """(a launch for the only level that is given, the words in which it finds the frame: dialect/frame.py).
+    def by_words(self, words: HostWords | StreamWords) -> PreparedLaunch:
+        """A launch for the only level that is given, which finds the frame in four words (dialect/frame.py).
 
-        The launch counts from the words themselves where the coordinates begin.
-
-        Args:
-            stream_writes: whether they are words of the device that a stream writes, where there are such.
+        It counts from the words themselves where the coordinates begin.
         """
         (level,) = self._given.values()
-        words = (self._device.stream_words() if stream_writes else None) or self._device.host_words(4)
         place = Place(words, words.pointer, words.nbytes)
         plan = load_frames(self._target, self._device.index, by_words=True)
-        return self._prepared(plan, level, 0, {"coords": place, "frame": place}, ()).launches[0], words
+        return self._prepared(plan, level, 0, {"coords": place, "frame": place}, ()).launches[0]
 
     def _prepared(
         self, plan: GpuPlan, level: Level, place: int, frame: Mapping[str, Place], changing: Iterable[str]

@@ -77,6 +77,7 @@ def _enclosed(
     graph, launch = headed.launcher()
     launch, words, anchor = note("launch of the graph", launch), headed.words, headed.anchor
     write, written = (None, ()) if headed.written is None else headed.written.bare()
+    write_failed: Any = headed.written and headed.written.failed
     write = write and note("write of the words", write)
     bring = _bringer(plan, found, {number: at for (_, number), at in places.items()}, kinds)
     # Values that the graph reads have to be there before it.
@@ -87,13 +88,13 @@ def _enclosed(
     first = (
         *(place, kinds[place], torch.int32, found.room[0], ALIGNMENT, index, anchor),
         *(note("current stream", _raw_stream or _stream_of), note("lock", owner.lock.acquire)),
-        *(work, words, *headed.places, write, written, launch, graph),
     )
+    then = (work, words, *headed.places, write, written, launch, graph)
     release = owner.lock.release
 
     def call(args: Sequence[Any]) -> Any:
-        place, kind, int32, room, alignment, index, anchor, raw_stream, acquire, *more = first
-        work, words, at_begin, at_rows, write, written, launch, graph = more
+        place, kind, int32, room, alignment, index, anchor, raw_stream, acquire = first
+        work, words, begins, counts, write, written, launch, graph = then
         try:
             coords = args[place]
             if type(coords) is not kind or coords.dtype is not int32 or not coords.is_contiguous():
@@ -110,11 +111,11 @@ def _enclosed(
             if work.ready != stream and not prepare(args, stream, rows):
                 return None
             work.ready, work.unread, work.pending = None, True, True
-            words[at_begin], words[at_rows] = begin - anchor >> 2, rows
+            words[begins], words[counts] = begin - anchor >> 2, rows
             if write is not None:
                 code = write(work.bound, *written)
                 if code:
-                    return refused(headed.written.failed(code), args, stream, rows)
+                    return refused(write_failed(code), args, stream, rows)
             code = launch(graph, work.bound)
             return refused(failed(code), args, stream, rows) if code else rest(args, stream, rows)
         finally:

@@ -57,8 +57,8 @@ class Replay:
         lock: is held while a call is queued.
         reason: why the last call was not queued as one, or None.
         graphs: how many graphs the last call launched; 0 where every launch was queued by itself.
-        stream_writes: whether graphs find their frame in words that the stream writes where it can (captured.py), not in
-            words of the host's memory.
+        stream_writes: whether graphs find their frame in words that the stream writes, where it can (captured.py),
+            or in words of the host's memory.
         together: whether a network that makes levels builds them and all maps together where it can (level_plan.py).
     """
 

@@ -1,4 +1,4 @@
-"""Objects of the CUDA driver, and what HIP has no like of: graphs brought ahead of their launch, words that a stream writes."""
+"""Objects of the CUDA driver, and what HIP has no like of: graphs that are uploaded, words that a stream writes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,22 @@ from typing import Any
 
 from spconv_compiler.runtime.cuda_library import STREAM_WRITE_64
 from spconv_compiler.runtime.driver_library import DriverLibrary, passed
-from spconv_compiler.runtime.driver_objects import DeviceMemory, Event, Graph, HostWords, Stream, capture
+from spconv_compiler.runtime.driver_objects import DeviceMemory, DriverOwned, Event, Graph, HostWords, Stream, capture
 
 __all__ = ["DeviceMemory", "Event", "Graph", "HostWords", "Stream", "StreamWords", "capture", "upload"]
 
 _WRITE = "cuStreamBatchMemOp_v2"
 # CUstreamBatchMemOpParams in words of 64 bits: what is done (5: nothing else in that word), address, value, flags, …
 _PARAMETERS, _ADDRESS, _VALUE = 6, 1, 2
+
+
+class LoneMemory(DriverOwned):
+    """`nbytes` bytes of the current device in no pool: in pools, streams write no words."""
+
+    releases = ("cuMemFree_v2",)
+
+    def __init__(self, driver: DriverLibrary, nbytes: int) -> None:
+        super().__init__(driver, driver.value(ctypes.c_uint64, "cuMemAlloc_v2", nbytes))
 
 
 class StreamWords:
@@ -30,8 +39,9 @@ class StreamWords:
     nbytes = 16
     places = (_VALUE, _PARAMETERS + _VALUE)
 
-    def __init__(self, driver: DriverLibrary, memory: DeviceMemory) -> None:
-        self._driver, self._memory, self.pointer = driver, memory, memory.pointer
+    def __init__(self, driver: DriverLibrary) -> None:
+        self._driver, self._memory = driver, LoneMemory(driver, self.nbytes)
+        self.pointer: int = self._memory.handle
         self._count = len(self.places)
         self._operations = (ctypes.c_uint64 * (_PARAMETERS * self._count))()
         for number in range(self._count):

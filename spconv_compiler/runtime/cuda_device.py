@@ -109,15 +109,15 @@ class CudaDevice(DriverDevice):
 
     def stream_words(self) -> StreamWords | None:
         try:
-            supported = self.driver.value(ctypes.c_int, "cuDeviceGetAttribute", STREAM_WRITES, self.driver.device)
             self.driver.function("cuStreamBatchMemOp_v2")
-        except LaunchError:  # an older driver knows neither
+            if not self.driver.value(ctypes.c_int, "cuDeviceGetAttribute", STREAM_WRITES, self.driver.device):
+                return None
+            with self.current(), self.stream() as stream:
+                words = StreamWords(self.driver)
+                words.write(stream)
+        except LaunchError:  # an older driver knows neither, and some machines that say they can refuse it
             return None
-        if not supported:
-            return None
-        with self.stream() as stream:
-            memory = self.allocate("words that a stream writes", StreamWords.nbytes, stream)
-        return StreamWords(self.driver, memory)
+        return words
 
     def upload(self, graph: Graph, stream: Stream) -> None:
         upload(graph, stream)

@@ -51,6 +51,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuFuncGetAttribute": (_out, _int, _pointer),
     "cuLaunchKernel": (_pointer, *(_uint,) * 7, _pointer, _pointer, _pointer),
     "cuLaunchKernelEx": (_pointer, _pointer, _pointer, _pointer),
+    "cuMemAlloc_v2": (_out, _size),
+    "cuMemFree_v2": (_address,),
     "cuMemAllocAsync": (_out, _size, _pointer),
     "cuMemFreeAsync": (_address, _pointer),
     "cuDeviceGetDefaultMemPool": (_out, _int),

@@ -19,7 +19,7 @@ typedef struct block { char *start; size_t size; struct block *next; } block;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static handle *handles;
 static block *blocks;
-static int initialized, devices = 1, minor = 0;
+static int initialized, devices = 1, minor = 0, stream_writes = 1;
 static size_t limit = (size_t)1 << 40;
 static handle context = {CONTEXT};
 static _Thread_local int depth;
@@ -61,6 +61,7 @@ static int inside(uint64_t address, size_t size) {
 }
 
 /* What the tests ask and set. */
+void shim_stream_writes(int can) { stream_writes = can; }
 void shim_set(int count, int capability_minor, size_t bytes) { devices = count, minor = capability_minor, limit = bytes; }
 int shim_living(int kind) {
     int count = 0;
@@ -233,6 +234,8 @@ int cuMemFreeHost(void *pointer) {
         }
     return BAD_VALUE;
 }
+int cuMemAlloc_v2(uint64_t *address, size_t size) { return cuMemHostAlloc((void **)address, size, 3); }
+int cuMemFree_v2(uint64_t address) { return cuMemFreeHost((void *)address); }
 int cuDeviceGetDefaultMemPool(void **pool, int device) { static handle it = {POOL}; *pool = &it; return OK; }
 int cuMemPoolSetAttribute(void *pool, int attribute, void *value) { return attribute == 4 ? OK : BAD_VALUE; }
 int cuMemPoolTrimTo(void *pool, size_t keep) { return OK; }
