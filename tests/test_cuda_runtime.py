@@ -16,7 +16,7 @@ import pytest
 
 from spconv_compiler import env
 from spconv_compiler.errors import CodegenError, LaunchError
-from spconv_compiler.runtime.cuda import Event, Stream, capture
+from spconv_compiler.runtime.cuda import Event, Stream, StreamWords, capture
 from spconv_compiler.runtime.cuda_device import CudaDevice
 from spconv_compiler.runtime.cuda_library import CudaError, CudaLibrary, load_cuda
 from spconv_compiler.runtime.driver_library import passed
@@ -329,6 +329,7 @@ def test_a_graph_is_launched_with_nothing_around_it(device: CudaDevice) -> None:
 
 def test_words_are_written_by_a_stream(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two numbers of 64 bits, the values of the moment; there are none where the device or the driver cannot."""
+    name = "cuStreamBatchMemOp_v2"
     made, host = device.stream_words(), np.zeros(2, np.int64)
     assert made is not None
     (write, given), first, second = made.bare(), *made.places
@@ -346,7 +347,11 @@ def test_words_are_written_by_a_stream(device: CudaDevice, monkeypatch: pytest.M
     device.driver._library.shim_stream_writes(0)
     assert device.stream_words() is None
     device.driver._library.shim_stream_writes(1)
-    monkeypatch.delitem(device.driver._functions, "cuStreamBatchMemOp_v2")
+    with monkeypatch.context() as patch:
+        # The device says that it can, and refuses the write that is tried.
+        patch.setattr(StreamWords, "write", lambda words, stream: device.driver.call(name, stream, 0, 0, 0))
+        assert device.stream_words() is None
+    monkeypatch.delitem(device.driver._functions, name)
     with monkeypatch.context() as patch:
         patch.setattr(device.driver, "_library", ctypes.CDLL(None))
         assert device.stream_words() is None

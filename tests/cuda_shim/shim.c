@@ -14,7 +14,7 @@ enum { STREAM = 1, EVENT, MODULE, FUNCTION, GRAPH, EXECUTABLE, CONTEXT, POOL };
 typedef struct work { int kind; uint64_t to, from; size_t size; struct handle *function; unsigned grid[3], block;
                       char arguments[256]; struct work *next; } work;
 typedef struct handle { int kind; struct handle *next; int capturing; work *first, *last; char name[128]; } handle;
-typedef struct block { char *start; size_t size; struct block *next; } block;
+typedef struct block { char *start; size_t size; struct block *next; int pooled; } block;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static handle *handles;
@@ -189,7 +189,7 @@ int cuMemAllocAsync(uint64_t *address, size_t size, void *stream) {
     if (known(stream, STREAM)->capturing) return CAPTURE_BAD;
     if (size > limit) return NO_MEMORY;
     block *made = malloc(sizeof *made);
-    *made = (block){malloc(size), size, blocks};
+    *made = (block){malloc(size), size, blocks, 1};
     memset(made->start, 0x5a, size);
     blocks = made;
     *address = (uint64_t)made->start;
@@ -269,7 +269,12 @@ int cuMemsetD32Async(uint64_t to, unsigned word, size_t count, void *stream) {
     for (size_t at = 0; at < count; at++) ((unsigned *)to)[at] = word;
     return OK;
 }
-/* CUstreamBatchMemOpParams: writes of 64 bits (5) only. */
+static int pooled(uint64_t address) {
+    for (block *each = blocks; each; each = each->next)
+        if ((char *)address >= each->start && (char *)address < each->start + each->size) return each->pooled;
+    return 0;
+}
+/* CUstreamBatchMemOpParams: writes of 64 bits (5) only. An H200's driver refuses memory of pools. */
 int cuStreamBatchMemOp_v2(void *stream, unsigned count, uint64_t (*given)[6], unsigned flags) {
     NEED_CONTEXT;
     if (stream && !known(stream, STREAM)) return BAD_HANDLE;
@@ -277,6 +282,7 @@ int cuStreamBatchMemOp_v2(void *stream, unsigned count, uint64_t (*given)[6], un
     for (unsigned one = 0; one < count; one++) {
         if ((unsigned)given[one][0] != 5 || (unsigned)given[one][3]) return BAD_VALUE;
         if (given[one][1] % 8 || !inside(given[one][1], 8)) return BAD_ADDRESS;
+        if (pooled(given[one][1])) return BAD_VALUE;
     }
     for (unsigned one = 0; one < count; one++) *(uint64_t *)given[one][1] = given[one][2];
     return OK;
