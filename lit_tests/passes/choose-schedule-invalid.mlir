@@ -20,6 +20,7 @@ func.func @taps(%coords: !spconv.coords<32>, %features: tensor<?x16xbf16>, %weig
   // expected-note @below {{schedule 'pairs_m16': the kernel has 729 taps; at most 343 (7×7×7)}}
   // expected-note @below {{schedule 'small_channels': the kernel has 729 taps; at most 343 (7×7×7)}}
   // expected-note @below {{schedule 'output_stationary': the kernel has 729 taps; at most 343 (7×7×7)}}
+  // expected-note @below {{schedule 'output_stationary_tall': the kernel has 729 taps; at most 343 (7×7×7)}}
   // expected-note @below {{schedule 'split_taps': the kernel has 729 taps; at most 343 (7×7×7)}}
   // expected-note @below {{schedule 'pair_major': the kernel has 729 taps; at most 343 (7×7×7)}}
   // expected-note @below {{schedule 'wgmma_rows': it is for warpgroups}}
