@@ -5,6 +5,7 @@ torch is looked up in sys.modules: an argument can only be a torch tensor if the
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import math
@@ -32,6 +33,15 @@ def torch_module() -> Any | None:
         # Another thread may be in the middle of importing it, and then nobody holds a tensor yet.
         _torch = found if hasattr(found, "Tensor") else None
     return _torch
+
+
+def lasting_tensors() -> contextlib.AbstractContextManager[Any]:
+    """A block whose new tensors serve callers in every mode of torch, though this one may be in inference mode."""
+    torch = torch_module()
+    if torch is None or not torch.is_inference_mode_enabled():
+        return contextlib.nullcontext()
+    mode: contextlib.AbstractContextManager[Any] = torch.inference_mode(False)
+    return mode
 
 
 def is_tensor(value: Any) -> bool:

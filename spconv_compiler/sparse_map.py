@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from spconv_compiler.arrays import ITEM_BYTES, Array
+from spconv_compiler.arrays import ITEM_BYTES, Array, lasting_tensors
 from spconv_compiler.coordinates import Box
 from spconv_compiler.errors import InputError
 from spconv_compiler.geometry import ConvGeometry, Triple
@@ -61,6 +62,8 @@ class MapState:
         self.briefly: dict[Any, Kernel] = {}
         self._related: dict[tuple[Any, ...], Any] = {}
         self._pairs: dict[tuple[Any, ...], MapPairs] = {}
+        # Held while something is built from what threads share.
+        self._building = threading.RLock()
 
     def _numbers(self, in_box: Box | None, out_box: Box | None, *, made: bool) -> tuple[dict[str, int], int]:
         """(the numbers that plans over this map take, bits of their keys); made: whether the outputs were."""
@@ -103,9 +106,11 @@ class MapState:
 
     def nbytes(self) -> int:
         """As SparseMap.nbytes."""
-        held = [self._sorted or {}, *self._related.values(), *(pairs.buffers for pairs in self._pairs.values())]
+        with self._building:
+            held = [self._sorted or {}, *self._related.values(), *(pairs.buffers for pairs in self._pairs.values())]
+            lists = sum(pairs.count * ITEM_BYTES["i64"] for pairs in self._pairs.values())
         others = {id(buffer): buffer.nbytes for part in held for name, buffer in part.items() if name != "pairs"}
-        return int(sum(others.values())) + sum(pairs.count * ITEM_BYTES["i64"] for pairs in self._pairs.values())
+        return int(sum(others.values())) + lists
 
     @property
     def out_coords(self) -> Any:
@@ -126,20 +131,28 @@ class MapState:
         """As SparseMap.pairs_for, for the coordinates that the map was built from."""
         related = kernel.signature("map")
         signature = related + kernel.signature("pairs")
-        if signature not in self._pairs:
-            if related not in self._related:
-                inputs = checked_set(in_coords, "coords")
-                if not self.outputs_unchanged() or self._checksum(inputs) != self._known:
-                    raise InputError("the coords of this map were changed after it was built; build it again")
-                sets = (self.out_set, inputs) if inverse else (inputs, self.out_set)
-                known = {} if self._sorted is None else {"known": self._sorted}
-                counts = {} if self.out_count is None else {"in_count" if inverse else "out_count": self.out_count}
-                self._related[related] = kernel.relate(*sets, self.symbols, **counts, **known)
-            self._pairs[signature] = kernel.pairs(self._related[related], self.symbols)
-            if isinstance(kernel, SparseKernel):
-                # Nothing else is worth keeping: for the other direction the table of neighbours is made again.
-                self._sorted = kernel.sorted_sets(self._related.pop(related))
-        return self._pairs[signature]
+        found = self._pairs.get(signature)
+        if found is None:
+            with self._building:
+                found = self._pairs.get(signature)
+                if found is None:
+                    found = self._pairs[signature] = self._build(kernel, related, in_coords, inverse)
+        return found
+
+    def _build(self, kernel: Any, related: tuple[Any, ...], in_coords: Any, inverse: bool) -> MapPairs:
+        if related not in self._related:
+            inputs = checked_set(in_coords, "coords")
+            if not self.outputs_unchanged() or self._checksum(inputs) != self._known:
+                raise InputError("the coords of this map were changed after it was built; build it again")
+            sets = (self.out_set, inputs) if inverse else (inputs, self.out_set)
+            known = {} if self._sorted is None else {"known": self._sorted}
+            counts = {} if self.out_count is None else {"in_count" if inverse else "out_count": self.out_count}
+            self._related[related] = kernel.relate(*sets, self.symbols, **counts, **known)
+        pairs: MapPairs = kernel.pairs(self._related[related], self.symbols)
+        if isinstance(kernel, SparseKernel):
+            # Nothing else is worth keeping: for the other direction the table of neighbours is made again.
+            self._sorted = kernel.sorted_sets(self._related.pop(related))
+        return pairs
 
 
 class SparseMap:
@@ -347,8 +360,9 @@ def make_map(request: MapRequest, coords: Any, out_coords: Any = None) -> MapSta
     kernel, made = request.kernel.on(inputs.device), None
     box, checksum = set_box(kernel, inputs, request, request.shape, "coords")
     if out_coords is None:
-        made, out_box = made_outputs(kernel, inputs, box, request)
-        out_coords = like_coords(coords, made.rows)
+        with lasting_tensors():
+            made, out_box = made_outputs(kernel, inputs, box, request)
+            out_coords = like_coords(coords, made.rows)
     elif request.capacity is not None:
         raise InputError("both out_coords and a capacity are given; accepted: one of them")
     else:

@@ -143,8 +143,17 @@ class CpuNetwork:
         Raises:
             InputError, LaunchError: see RunMaps.
         """
-        threads = thread_count()
-        known: _Calls | None = maps.calls
+        if not keep or maps.calls is not None:
+            return self._run(given, maps, maps.calls, keep)
+        # Threads that share coordinates which no run has met wait for the one that builds their maps.
+        with maps.first_run:
+            return self._run(given, maps, maps.calls, keep)
+
+    def _run(
+        self, given: Mapping[int, Array], maps: RunMaps, calls: _Calls | None, keep: bool
+    ) -> dict[int, torch.Tensor]:
+        """As run; calls: those of maps, once and for all of this run."""
+        threads, known = thread_count(), calls
         rows = np.array(maps.counts, np.int64) if known is None else known.rows
         if known is not None and known.threads == threads and known.layout is self._layout:
             nbytes = known.nbytes
@@ -157,18 +166,21 @@ class CpuNetwork:
         arena = self._take(nbytes)
         try:
             again = known is not None and known.pointer == arena.pointer
-            table = known.table.copy() if known is not None and again else self._filled(maps, rows, arena, threads)
+            table = known.table.copy() if known is not None and again else self._filled(calls, rows, arena, threads)
             self._place(table, given, results)
-            self._run_segments(table, maps, rows, keep)
+            if calls is None:
+                self._run_segments(table, maps, rows, keep)
+            else:
+                self._call(table, 0, len(table))
         finally:
             self._give_back(arena)
         if keep and not again:
             maps.calls = _Calls(table, arena.pointer, nbytes, threads, self._layout, rows)
         return results
 
-    def _filled(self, maps: RunMaps, rows: Words, arena: CpuBuffer, threads: int) -> Words:
-        """All calls but for the addresses of arguments and results, and of pairs where maps.calls has none."""
-        table: Words = self._calls.base.copy() if maps.calls is None else maps.calls.table.copy()
+    def _filled(self, calls: _Calls | None, rows: Words, arena: CpuBuffer, threads: int) -> Words:
+        """All calls but for the addresses of arguments and results, and of pairs where there are no calls yet."""
+        table: Words = (self._calls.base if calls is None else calls.table).copy()
         offsets, total = self._layout(rows)
         self._calls.fill(table, offsets + arena.pointer, rows, arena.pointer + total, threads)
         # A step without rows is no call.
@@ -184,9 +196,6 @@ class CpuNetwork:
                 flat[word] = address
 
     def _run_segments(self, table: Words, maps: RunMaps, rows: Words, keep: bool) -> None:
-        if maps.calls is not None:
-            self._call(table, 0, len(table))
-            return
         for number, segment in enumerate(self._segments):
             for group in self._groups:
                 if group.segment == number and rows[self._out_levels[group.step]] > 0:

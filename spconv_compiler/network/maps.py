@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -28,7 +29,7 @@ class RunMaps:
 
     Attributes:
         coords: of every level. counts: how many voxels each has.
-        calls: the calls of an earlier run over these maps, or None.
+        calls: the calls of an earlier run over these maps, or None. first_run: held by the run that makes them.
         peak_bytes: of pairs, the most at one time. built_bytes: of all pairs.
 
     Raises:
@@ -45,6 +46,7 @@ class RunMaps:
         self._pairs: dict[tuple[Any, ...], tuple[Pairs, Mapping[str, int]]] = {}
         self._built: dict[tuple[Any, ...], Any] = {}
         self.calls: Any = None
+        self.first_run = threading.RLock()
         self.peak_bytes = self.built_bytes = self._held = 0
         for number, level in enumerate(plan.levels):
             if level.argument is not None:
