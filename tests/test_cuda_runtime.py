@@ -219,9 +219,7 @@ def test_a_missing_gpu_is_named(library: CudaLibrary) -> None:
         CudaDevice(library, 0, "sm_90a")
 
 
-def test_a_missing_driver_says_where_it_was_looked_for(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
+def test_a_missing_driver_says_where_it_was_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     monkeypatch.setenv(env.CUDA.name, str(tmp_path / "nothing.so"))
     with pytest.raises(LaunchError, match="no NVIDIA GPU: SPCONV_CUDA: .*nothing.so"):
         load_cuda()
@@ -328,7 +326,7 @@ def test_a_graph_is_launched_with_nothing_around_it(device: CudaDevice) -> None:
 
 
 def test_words_are_written_by_a_stream(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two numbers of 64 bits, the values of the moment; there are none where the device or the driver cannot."""
+    """Two numbers of 64 bits, the values of the moment; there are none where device or driver cannot, or refuse."""
     name = "cuStreamBatchMemOp_v2"
     made, host = device.stream_words(), np.zeros(2, np.int64)
     assert made is not None
@@ -342,13 +340,11 @@ def test_words_are_written_by_a_stream(device: CudaDevice, monkeypatch: pytest.M
         assert write(passed(stream), *given) == 0
         device.copy_out(host.ctypes.data, made, stream)
         assert host.tolist() == [7, 2**31 + 5]
-    refused = str(made.failed(write(passed(stream), *given)))
-    assert refused.startswith("cuStreamBatchMemOp_v2: CUDA_ERROR_INVALID_CONTEXT")
+    assert str(made.failed(write(passed(stream), *given))).startswith(f"{name}: CUDA_ERROR_INVALID_CONTEXT")
     device.driver._library.shim_stream_writes(0)
     assert device.stream_words() is None
     device.driver._library.shim_stream_writes(1)
     with monkeypatch.context() as patch:
-        # The device says that it can, and refuses the write that is tried.
         patch.setattr(StreamWords, "write", lambda words, stream: device.driver.call(name, stream, 0, 0, 0))
         assert device.stream_words() is None
     monkeypatch.delitem(device.driver._functions, name)

@@ -149,6 +149,9 @@ def test_models_and_examples_that_are_not_accepted() -> None:
     given = spconv.SparseConvTensor(*voxels(20, 0), SHAPE, 2)
     with pytest.raises(InputError, match=r"model is in training mode; accepted: model.eval\(\)"):
         sc.compile(model, given, target="cpu")
+    theirs = type("SubMConv3d", (torch.nn.Module,), {"__module__": "spconv.pytorch.conv"})
+    with pytest.raises(InputError, match=r"a SubMConv3d of spconv's own; accepted: layers of spconv_compiler\.pytorch"):
+        sc.compile(torch.nn.Sequential(theirs()).eval(), given, target="cpu")
     with pytest.raises(InputError, match=r"model is a str; accepted: a torch.nn.Module"):
         sc.compile("model", given, target="cpu")
     with pytest.raises(InputError, match=r"no coordinates among float32 \[20, 3\]; accepted: a tensor int32 \[N, 4\]"):

@@ -11,7 +11,7 @@ from spconv_compiler.errors import InputError
 from spconv_compiler.network.kernels import compile_all, plan_options, step_options
 from spconv_compiler.network.level_plan import launches, level_plan
 from spconv_compiler.network.plan import NetworkPlan
-from spconv_compiler.network.replay import _why_never
+from spconv_compiler.network.replay import why_never
 from spconv_compiler.sparse_options import ON_ROWS
 from spconv_compiler.targets import GpuTarget, get_target
 
@@ -44,7 +44,7 @@ def launch_plan(plan: NetworkPlan, target: str) -> dict[str, Any]:
     own, maps = launches(plan, kernels, together)
     # Of the network's steps it asks for these two.
     steps: Any = types.SimpleNamespace(target=target, any_kernel=next(filter(None, kernels), None))
-    why = _why_never(plan, steps, keep_maps=False)
+    why = why_never(plan, steps, keep_maps=False)
     return {
         "target": target,
         "convolutions": own,

@@ -31,8 +31,9 @@ def export(model: Any, example: Any, kwargs: Mapping[str, Any] | None = None) ->
         model: in eval mode. example: its arguments. kwargs: those by keyword.
 
     Raises:
-        InputError: the model trains, the example has no coordinates or fewer than two voxels, or torch cannot trace the
-            model, as where a Python number depends on the values of a tensor or on the number of voxels.
+        InputError: the model trains or has layers of spconv itself, the example has no coordinates or fewer than two
+            voxels, or torch cannot trace the model, as where a Python number depends on the values of a tensor or on
+            the number of voxels.
         ToolchainError: torch is too old.
         Exception: what the model raises.
     """
@@ -41,6 +42,12 @@ def export(model: Any, example: Any, kwargs: Mapping[str, Any] | None = None) ->
         raise InputError(f"model is a {type(model).__name__}; accepted: a torch.nn.Module or what torch.export gives")
     if model.training:
         raise InputError("the model is in training mode; accepted: model.eval()")
+    foreign = next((layer for layer in model.modules() if type(layer).__module__.split(".")[0] == "spconv"), None)
+    if foreign is not None:
+        raise InputError(
+            f"the model has a {type(foreign).__name__} of spconv's own; accepted: layers of spconv_compiler.pytorch, "
+            "which have the same names and load the same weights (import spconv_compiler.pytorch as spconv)"
+        )
     arguments, named = as_arguments(example, kwargs), dict(kwargs or {})
     leaves = _pytree.tree_leaves((arguments, named))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]

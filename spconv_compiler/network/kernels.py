@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import threading
@@ -77,7 +78,13 @@ def compile_all(options: Iterable[Options], progress: Progress | None = None) ->
 
     def help_out() -> None:
         try:
-            with Worker() as worker:
+            worker = Worker()
+        except OSError as error:
+            # This process has work in the meantime, and does all of it.
+            logging.getLogger("spconv_compiler").warning("no process beside this one compiles kernels: %s", error)
+            return
+        try:
+            with worker:
                 drain(lambda item: adopt(item, worker.compile(item)))
         except BaseException as error:  # raised again below, in the thread that asked
             failures.append(error)

@@ -73,7 +73,7 @@ class Replay:
     ) -> None:
         self._plan, self._steps, self._requests, self._tail = plan, steps, requests, tail
         self._padded = padded_tail(tail, plan)
-        self._never = _why_never(plan, steps, keep_maps)
+        self._never = why_never(plan, steps, keep_maps)
         if self._never is None:
             for by_words in (False, True):
                 compile_options(FrameOptions(steps.target, by_words))
@@ -299,7 +299,7 @@ def room_for(rows: int) -> int:
     return max(-(-rows // step), 1) * step
 
 
-def _why_never(plan: NetworkPlan, steps: StepNetwork, keep_maps: bool) -> str | None:
+def why_never(plan: NetworkPlan, steps: StepNetwork, keep_maps: bool) -> str | None:
     """What keeps every call of a network from being queued as one, or None."""
     target = get_target(steps.target)
     if not isinstance(target, GpuTarget) or target.simulated:
