@@ -28,27 +28,48 @@ from spconv_compiler.passes.base import Pass, defining_op, replace_each
 from spconv_compiler.passes.cpu.chunk_gemm import ChunkGemm
 from spconv_compiler.passes.cpu.functions import Functions, pointer
 from spconv_compiler.passes.cpu.micro_kernel import MicroKernel
+from spconv_compiler.passes.cpu.register_gemm import RegisterGemm
 from spconv_compiler.passes.cpu.row_panels import RowPanels
 from spconv_compiler.passes.cpu.scheduled import functions_for, parameters
+from spconv_compiler.passes.cpu.tile_block import TileBlock
+from spconv_compiler.passes.cpu.tile_gemm import TileGemm
 from spconv_compiler.passes.kernel_builder import i32, i64
 from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, rows_of
 
 
+# The schedules of processors, and what each takes beside chunk_rows, tile_m, tile_n and pair_k.
+SCHEDULES = {"chunk_stationary": "unroll_k", "chunk_tiles": "tile_k"}
+
+
+def _schedule(op: GemmOp) -> tuple[str, str]:
+    """The op's schedule and the parameter that no other has; the first one where it has none of processors."""
+    found = op.schedule[0] if op.schedule else ""
+    name = found if found in SCHEDULES else next(iter(SCHEDULES))
+    return name, SCHEDULES[name]
+
+
 def rewrite_gemm(op: GemmOp, fill: FillOp, functions: Functions, values: dict[str, int]) -> list[ir.Value]:
     result = op.operation.results[0]
-    panels = RowPanels(op.taps, op.c_in, op.c_out, values["tile_n"], values["pair_k"])
-    micro = MicroKernel(panels, values["tile_m"], functions.target.lanes, values["unroll_k"])
     taken, given = element_type(op.weight.type), element(result)
     biases = [] if fill.bias is None else buffers_of(fill.bias)
     residuals = [] if op.residual is None else buffers_of(op.residual)
     added = None if op.residual is None else element(op.residual)
     ending = f"_{op.epilogue.name}" if op.epilogue != Epilogue() else ""
+    schedule, special = _schedule(op)
     name = (
-        f"gemm_chunk_stationary_{taken}_{given}_t{op.taps}_{op.c_in}x{op.c_out}_r{values['chunk_rows']}"
-        f"_m{micro.rows}_n{panels.tile_n}_p{panels.pair_k}_u{micro.unroll_k}{'_bias' if biases else ''}"
-        f"{f'_plus_{added}' if residuals else ''}{ending}"
+        f"gemm_{schedule}_{taken}_{given}_t{op.taps}_{op.c_in}x{op.c_out}_r{values['chunk_rows']}"
+        f"_m{values['tile_m']}_n{values['tile_n']}_p{values['pair_k']}_{special[0]}{values[special]}"
+        f"{'_bias' if biases else ''}{f'_plus_{added}' if residuals else ''}{ending}"
     )
-    body = ChunkGemm(functions, name, micro, values["chunk_rows"], taken, given, op.epilogue, bool(biases), added)
+    more = values["chunk_rows"], taken, given, op.epilogue, bool(biases), added
+    body: ChunkGemm
+    panels = RowPanels(op.taps, op.c_in, op.c_out, values["tile_n"], values["pair_k"], values.get("tile_k", 0))
+    if functions.target.tile_unit is not None and special == "tile_k":
+        tiles = TileBlock(panels, values["tile_m"], functions.target.lanes, functions.target.tile_unit)
+        body = TileGemm(functions, name, tiles, *more)
+    else:
+        micro = MicroKernel(panels, values["tile_m"], functions.target.lanes, values["unroll_k"])
+        body = RegisterGemm(functions, name, micro, *more)
     rows = rows_of(op.pairs)
     out = alloc("rows", given, f"{rows} * {op.c_out}")
     scratch = alloc("gemm_scratch", i32(), f"threads * {body.scratch_bytes // 4}")
@@ -74,9 +95,8 @@ class ConvertGemmToLoops(Pass):
         functions = functions_for(self, module, self.target)
 
         def rewrite(op: GemmOp) -> list[ir.Value]:
-            values = parameters(
-                self, op, "chunk_stationary", "chunk_rows", "tile_m", "tile_n", "pair_k", "unroll_k"
-            )
+            name, special = _schedule(op)
+            values = parameters(self, op, name, "chunk_rows", "tile_m", "tile_n", "pair_k", special)
             fill = defining_op(op.init)
             if not isinstance(fill, FillOp):
                 self.fail(op, "init is not the result of spconv.fill", "a gemm adds into rows of its own")

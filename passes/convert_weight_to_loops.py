@@ -1,7 +1,7 @@
 """Lowers spconv.pack_weight to a function that lays weights out in panels for the micro-kernel.
 
 Before:
-    %packed = "spconv.pack_weight"(%weight) {schedule = #spconv.schedule<"row_panels", {tile_n, pair_k}>}
+    %packed = "spconv.pack_weight"(%weight) {schedule = #spconv.schedule<"row_panels", {tile_n, pair_k[, tile_k]}>}
 After:
     %packed = "spconv.alloc"() {name = "packed", size = taps * padded C_in * padded C_out}
     "spconv.launch"(%weight, %packed, threads) {kernel = @kernels::@pack_panels…, group = "weights"}
@@ -30,8 +30,11 @@ from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage
 def rewrite_pack(op: PackWeightOp, functions: Functions, values: dict[str, int]) -> list[ir.Value]:
     (weight,) = buffers_of(op.weight)
     element = element_type(op.operation.results[0].type)
-    panels = RowPanels(op.taps, op.c_in, op.c_out, values["tile_n"], values["pair_k"])
-    name = f"pack_panels_{element}_t{op.taps}_{op.c_in}x{op.c_out}_n{panels.tile_n}_p{panels.pair_k}"
+    panels = RowPanels(op.taps, op.c_in, op.c_out, values["tile_n"], values["pair_k"], values.get("tile_k", 0))
+    name = (
+        f"pack_panels_{element}_t{op.taps}_{op.c_in}x{op.c_out}_n{panels.tile_n}_p{panels.pair_k}"
+        f"{f'_k{panels.tile_k}' if panels.tile_k else ''}"
+    )
     packed = alloc("packed", panels.packed_element(element), str(panels.elements))
     body = PackRowPanels(functions, name, panels, element)
     kernel = functions.kernel(name, [pointer(), pointer(), i64()], body)

@@ -199,8 +199,12 @@ def check_runnable(target: Target) -> None:
     """
     # A target that is no GPU is a processor.
     assert isinstance(target, CpuTarget)
+    from spconv_compiler.tile_grant import tile_refusal
     from spconv_compiler.toolchain import host_cpu_features
 
     missing = sorted(set(target.requires) - host_cpu_features())
     if missing:
         raise LaunchError(f"this processor cannot run {target.name} code: it lacks {', '.join(missing)}")
+    refusal = None if target.tile_unit is None else tile_refusal()
+    if refusal is not None:
+        raise LaunchError(f"this process cannot run {target.name} code: its tile registers are refused: {refusal}")

@@ -1,20 +1,18 @@
-"""The gemm of schedule `chunk_stationary`: a worker finishes one chunk of output rows before it takes the next.
+"""What the gemms of processors share: a worker finishes one chunk of output rows before it takes the next.
 
-The chunk's sums stay in the worker's scratch, panel by panel. For each tap its pairs are taken a batch at a time:
-their input rows, read in place or converted to f32, are multiplied by all panels of the tap's weights. Rows are
-written once, through the epilogue, to where they were before sorting.
-
-A batch that is no multiple of the tile ends with pairs whose product goes to a row that nobody reads: the last input
-row once more, or what was converted before. So a NaN reaches its own neighbours only.
+The chunk's sums stay in the worker's scratch, panel by panel. For each tap its pairs are taken a batch at a time and
+multiplied by all panels of the tap's weights: register_gemm.py and tile_gemm.py say how. Rows are written once,
+through the epilogue, to where they were before sorting.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Protocol
 
 from spconv_compiler.bindings import ir
 from spconv_compiler.epilogue import Epilogue
-from spconv_compiler.passes.cpu.chunk_pairs import ROW_BITS, ROW_MASK
+from spconv_compiler.passes.cpu.chunk_pairs import ROW_BITS
 from spconv_compiler.passes.cpu.functions import Functions
 from spconv_compiler.passes.cpu.memory import (
     CACHE_LINE,
@@ -22,9 +20,7 @@ from spconv_compiler.passes.cpu.memory import (
     prefetch,
     rounded,
 )
-from spconv_compiler.passes.cpu.micro_kernel import MicroKernel
 from spconv_compiler.passes.cpu.parallel import parallel_for, worth_workers
-from spconv_compiler.passes.cpu.rounding import widen
 from spconv_compiler.passes.cpu.row_panels import RowPanels
 from spconv_compiler.passes.cpu.rows import finish
 from spconv_compiler.passes.kernel_builder import (
@@ -44,15 +40,21 @@ from spconv_compiler.passes.kernel_builder import (
 
 # A worker for this many multiply-adds, a few pairs a row assumed: some half a millisecond.
 _GRAIN = 1 << 22
-# Gathered rows of a batch stay in half of a second-level cache while the panels go by.
-_BATCH_BYTES = 96 * 1024
-_LEAST_BLOCKS = 8
-# Keeps converted rows of power-of-two length out of the same cache set.
-_ROW_PADDING = 4
 # Cache lines asked for at once; more would only push each other out, and every one is an instruction.
 _MOST_PREFETCHES = 16
-# Registers converted between two loop ends: a row of 64 channels has none.
-_CONVERTED_AT_ONCE = 8
+
+
+class Block(Protocol):
+    """What multiplies `rows` pairs by a panel of weights; its sums are handled in vectors of `lanes` f32."""
+
+    @property
+    def panels(self) -> RowPanels: ...
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def lanes(self) -> int: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +68,7 @@ class ChunkGemm:
 
     functions: Functions
     name: str
-    micro: MicroKernel
+    micro: Block
     chunk_rows: int
     element: ir.Type
     out_element: ir.Type
@@ -79,26 +81,21 @@ class ChunkGemm:
         return self.micro.panels
 
     @property
-    def half(self) -> MicroKernel:
-        """For a batch's last pairs, where they are no more than half a block."""
-        return dataclasses.replace(self.micro, rows=max(self.micro.rows // 2, 1))
-
-    @property
-    def reads_in_place(self) -> bool:
-        """The micro-kernel reads features where they are; otherwise they are converted first."""
-        return self.panels.pair_k == 2 or bits(self.element) == 32
-
-    @property
-    def converted_floats(self) -> int:
-        """f32 elements from one converted row to the next."""
-        return self.panels.c_in + _ROW_PADDING
-
-    @property
     def batch(self) -> int:
-        """Pairs gathered at once."""
-        least = _LEAST_BLOCKS * self.micro.rows
-        fitting = _BATCH_BYTES // (self.panels.c_in * 4)
-        return rounded(max(least, min(fitting, self.chunk_rows)), self.micro.rows)
+        """Pairs multiplied by all panels before the next ones are."""
+        raise NotImplementedError
+
+    def _multiply(
+        self, weights: V, features: V, batch: tuple[V, V], size: V, part: dict[str, V], later: tuple[V, V]
+    ) -> None:
+        """Adds the products of a batch (pairs, count) into the sums of `size` rows; prefetches for the later one."""
+        raise NotImplementedError
+
+    def _begin(self) -> None:
+        """Builds what a worker does before a chunk."""
+
+    def _end(self) -> None:
+        """Builds what a worker does after a chunk."""
 
     def _panel_of(self, sums: V, panel: V | int, size: V) -> V:
         """The sums of one panel of `size` rows: as close to each other as they can be, for small calls' sake."""
@@ -111,8 +108,6 @@ class ChunkGemm:
             # Each panel has the chunk's rows and the one that nobody reads.
             "sums": self.panels.panels * (self.chunk_rows + 1) * self.panels.tile_n * 4,
             "bias": self.panels.panels * self.panels.tile_n * 4,
-            "last": self.micro.rows * 8,
-            "converted": 0 if self.reads_in_place else self.batch * self.converted_floats * 4,
         }
 
     @property
@@ -146,6 +141,7 @@ class ChunkGemm:
     ) -> None:
         residual, bias = more[: self.residual is not None], more[self.residual is not None :]
         part = self._scratch(scratch, worker)
+        self._begin()
         start = chunk * self.chunk_rows
         size = (rows - start).min(self.chunk_rows)
         self._start_rows(part, size, *bias)
@@ -158,10 +154,10 @@ class ChunkGemm:
             with for_(first, end, self.batch, unroll=False) as batch:
                 here = gep(mine, batch.iv, i64())
                 size_here = (end - batch.iv).min(self.batch)
-                self._gather(features, here, size_here, size, part)
                 # The pairs after this batch are the next one's, of this tap or the next.
                 later = gep(here, size_here, i64()), count - batch.iv - size_here
                 self._multiply(weights, features, (here, size_here), size, part, later)
+        self._end()
         self._finish_rows(part, size, gep(origin, start, i32()), out, *residual)
 
     @property
@@ -187,70 +183,11 @@ class ChunkGemm:
                 store(load(given, f32(), loop.iv), part["bias"], loop.iv)
         with for_(0, const(panels.panels, i64()), 1, unroll=False) as panel:
             source = gep(part["bias"], panel.iv * panels.tile_n, f32())
-            registers = [load(source, vec(lanes, f32()), vector * lanes) for vector in range(self.micro.vectors)]
+            registers = [load(source, vec(lanes, f32()), vector * lanes) for vector in range(panels.tile_n // lanes)]
             target = self._panel_of(part["sums"], panel.iv, size)
             with for_(0, size, 1, unroll=False) as row:
                 for vector, register in enumerate(registers):
                     store(register, gep(target, row.iv * panels.tile_n, f32()), vector * lanes)
-
-    def _gather(self, features: V, pairs: V, count: V, size: V, part: dict[str, V]) -> None:
-        """Converts a batch's rows where that is needed, and makes a whole block of its last pairs."""
-        if not self.reads_in_place:
-            with for_(0, count, 1, unroll=False) as loop:
-                row = gep(features, _row_of(pairs, loop.iv) * self.panels.c_in, self.element)
-                self._convert(row, gep(part["converted"], loop.iv * self.converted_floats, f32()))
-        rest = count % self.micro.rows
-        last = load(pairs, i64(), count - 1)
-        unread = last & ROW_MASK | size << ROW_BITS
-        with for_(0, rest, 1, unroll=False) as loop:
-            store(load(pairs, i64(), count - rest + loop.iv), part["last"], loop.iv)
-        with for_(rest, const(self.micro.rows, i64()), 1, unroll=False) as loop:
-            store(unread, part["last"], loop.iv)
-
-    def _convert(self, source: V, target: V) -> None:
-        """Writes one row as f32."""
-        c_in, lanes = self.panels.c_in, self.micro.lanes
-        step = lanes * _CONVERTED_AT_ONCE
-        looped = c_in // step * step if c_in > step else 0
-        if looped:
-            with for_(0, const(looped, i64()), step, unroll=False) as k:
-                self._convert_vectors(gep(source, k.iv, self.element), gep(target, k.iv, f32()), range(0, step, lanes))
-        whole = c_in // lanes * lanes
-        self._convert_vectors(source, target, range(looped, whole, lanes))
-        for channel in range(whole, c_in):
-            store(widen(load(source, self.element, channel)), target, channel)
-
-    def _convert_vectors(self, source: V, target: V, channels: range) -> None:
-        for channel in channels:
-            store(widen(load(source, vec(self.micro.lanes, self.element), channel)), target, channel)
-
-    def _multiply(
-        self, weights: V, features: V, batch: tuple[V, V], size: V, part: dict[str, V], later: tuple[V, V]
-    ) -> None:
-        """Adds the products of a batch (pairs, count) into the sums of `size` rows; prefetches for the later one."""
-        panels, rows = self.panels, self.micro.rows
-        pairs, count = batch
-        whole = count // rows
-        with for_(0, const(panels.panels, i64()), 1, unroll=False) as panel:
-            weight = gep(weights, panel.iv * panels.panel_elements, self._packed)
-            sums = self._panel_of(part["sums"], panel.iv, size)
-            with for_(0, (count + (rows - 1)) // rows, 1, unroll=False) as block:
-                first = block.iv * rows
-                self._prefetch(features, later, first, panel.iv)
-                here = (block.iv < whole).select(gep(pairs, first, i64()), part["last"])
-                few = count - first <= self.half.rows
-                for condition, micro in ((few, self.half), (few ^ 1, self.micro)):
-                    with if_(condition):
-                        targets = [gep(sums, _place_of(here, row) * panels.tile_n, f32()) for row in range(micro.rows)]
-                        micro(self._inputs(features, here, part, first)[: micro.rows], weight, targets)
-
-    def _inputs(self, features: V, pairs: V, part: dict[str, V], first: V) -> list[V]:
-        """The addresses of a block's input rows."""
-        if self.reads_in_place:
-            rows = [_row_of(pairs, row) for row in range(self.micro.rows)]
-            return [gep(features, row * self.panels.c_in, self.element) for row in rows]
-        here = gep(part["converted"], first * self.converted_floats, f32())
-        return [gep(here, row * self.converted_floats, f32()) for row in range(self.micro.rows)]
 
     def _prefetch(self, features: V, later: tuple[V, V], first: V, panel: V) -> None:
         """Asks for this panel's share of the rows that the same block of the next batch will read."""
@@ -261,7 +198,7 @@ class ChunkGemm:
         with if_(first + self.micro.rows <= count):
             here, base = gep(pairs, first, i64()), bytes_after(features, panel * (share * CACHE_LINE))
             for row in range(self.micro.rows):
-                address = bytes_after(base, _row_of(here, row) * row_bytes)
+                address = bytes_after(base, row_of(here, row) * row_bytes)
                 for line in range(share):
                     prefetch(bytes_after(address, line * CACHE_LINE))
 
@@ -296,11 +233,11 @@ class ChunkGemm:
             store(finish(value, more[0] if more else None, self.epilogue, self.out_element), target, column)
 
 
-def _row_of(pairs: V, index: V | int) -> V:
+def row_of(pairs: V, index: V | int) -> V:
     """The input row of a pair, i64: its lower half, read alone because that takes fewer instructions."""
     return load(gep(pairs, index, i64()), i32()).to(i64())
 
 
-def _place_of(pairs: V, index: V | int) -> V:
+def place_of(pairs: V, index: V | int) -> V:
     """The output row of a pair, counted from the start of its chunk, i64: the upper half."""
     return load(gep(pairs, index, i64()), i32(), ROW_BITS // 32).to(i64())

@@ -109,6 +109,11 @@ def call_intrinsic(name: str, arguments: Sequence[V], result: ir.Type) -> V:
     return V(llvm.CallIntrinsicOp(result, name, unwrap(arguments), [], []).results_)
 
 
+def call_effect(name: str, arguments: Sequence[V]) -> None:
+    """Calls an LLVM intrinsic that returns nothing."""
+    llvm.CallIntrinsicOp(None, name, unwrap(arguments), [], [])
+
+
 def address_of(name: str) -> V:
     """The address of a function of the module."""
     return V(llvm.AddressOfOp(pointer(), name).result)

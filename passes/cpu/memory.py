@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spconv_compiler.bindings import ir, llvm
 from spconv_compiler.passes.cpu.functions import pointer
-from spconv_compiler.passes.kernel_builder import Operand, V, const, gep, i64, load, store
+from spconv_compiler.passes.kernel_builder import Operand, V, build, const, gep, i1, i32, i64, load, store, vec
 
 CACHE_LINE = 64
 
@@ -56,6 +56,18 @@ def atomic_add(address: V, value: V) -> V:
     """Adds to the i64 at `address` and gives what it was before; orders nothing else."""
     kind, order = ir.IntegerAttr.get(i64(), _ADD), ir.IntegerAttr.get(i64(), _MONOTONIC)
     return V(llvm.AtomicRMWOp(kind, address.value, value.value, order).result)
+
+
+def load_first(address: V, count: int, lanes: int) -> V:
+    """The first `count` of `lanes` i16, and zeros in place of the others, which need not be readable."""
+    whole = vec(lanes, i16())
+    if count == lanes:
+        return load(address, whole)
+    chosen = ", ".join("true" if lane < count else "false" for lane in range(lanes))
+    flags = ir.Attribute.parse(f"dense<[{chosen}]> : vector<{lanes}xi1>")
+    mask = build("arith.constant", vec(lanes, i1()), value=flags)
+    align = ir.IntegerAttr.get(i32(), 2)
+    return build("llvm.intr.masked.load", whole, address.value, mask.value, const(0, whole).value, alignment=align)
 
 
 def prefetch(address: V) -> None:

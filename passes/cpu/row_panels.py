@@ -1,7 +1,7 @@
 """Packed weights of the CPU: [tap][panel][k step][column][k in step], a panel being `tile_n` output channels.
 
 A micro-kernel reads one panel from front to back. Elements are f32 with one k in a step, or bf16 with two for
-processors that multiply pairs of bf16; columns and k beyond the weight are zeros.
+processors that multiply pairs of bf16, in vectors or in tiles; columns and k beyond the weight are zeros.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import dataclasses
 
 from spconv_compiler.bindings import ir
 from spconv_compiler.passes.cpu.functions import Functions
+from spconv_compiler.passes.cpu.memory import rounded
 from spconv_compiler.passes.cpu.parallel import parallel_for, worth_workers
 from spconv_compiler.passes.cpu.rounding import widen
 from spconv_compiler.passes.kernel_builder import V, const, f32, for_, gep, i64, load, store
@@ -26,6 +27,7 @@ class RowPanels:
         taps, c_in, c_out: of the weight.
         tile_n: output channels of a panel.
         pair_k: input channels of a k step.
+        tile_k: input channels are padded with zeros to a multiple of it; 0: of pair_k.
     """
 
     taps: int
@@ -33,6 +35,7 @@ class RowPanels:
     c_out: int
     tile_n: int
     pair_k: int
+    tile_k: int = 0
 
     @property
     def panels(self) -> int:
@@ -41,7 +44,11 @@ class RowPanels:
 
     @property
     def k_steps(self) -> int:
-        return -(-self.c_in // self.pair_k)
+        return self.padded_c_in // self.pair_k
+
+    @property
+    def padded_c_in(self) -> int:
+        return rounded(self.c_in, self.tile_k or self.pair_k)
 
     @property
     def panel_elements(self) -> int:
@@ -75,7 +82,7 @@ class PackRowPanels:
         tap, panel = item // panels.panels, item % panels.panels
         target_type = panels.packed_element(self.element)
         target = gep(packed, item * panels.panel_elements, target_type)
-        if panels.c_out % panels.tile_n or panels.c_in % panels.pair_k:
+        if panels.c_out % panels.tile_n or panels.c_in < panels.padded_c_in:
             with for_(0, const(panels.panel_elements, i64()), unroll=False) as loop:
                 store(const(0, target_type), target, loop.iv)
         columns = (const(panels.c_out, i64()) - panel * panels.tile_n).min(panels.tile_n)

@@ -13,6 +13,7 @@ from spconv_compiler.errors import InputError, Rejection, ScheduleError
 from spconv_compiler.schedules.base import Choice, Chosen, GemmSchedule, Problem
 from spconv_compiler.schedules.between_sets import choose_outputs, choose_pool
 from spconv_compiler.schedules.chunk_stationary import ChunkStationary
+from spconv_compiler.schedules.chunk_tiles import ChunkTiles
 from spconv_compiler.schedules.cost import Estimate, Workload, estimate
 from spconv_compiler.schedules.output_stationary import OutputStationary, SplitTaps
 from spconv_compiler.schedules.output_stationary_tall import OutputStationaryTall
@@ -48,6 +49,7 @@ SCHEDULES: tuple[GemmSchedule, ...] = (
     SplitTaps(),
     PairMajor(),
     WgmmaRowsSchedule(),
+    ChunkTiles(),
     ChunkStationary(),
 )
 

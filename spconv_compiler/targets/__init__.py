@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from spconv_compiler.errors import InputError
-from spconv_compiler.targets.base import CpuTarget, GpuTarget, MmaShape, Target
+from spconv_compiler.targets.base import CpuTarget, GpuTarget, MmaShape, Target, TileUnit
 from spconv_compiler.targets.cpu import LEVELS
 from spconv_compiler.targets.gfx950 import GFX950, GFX950_SIM
 from spconv_compiler.targets.sm_90 import SM_90
 
-__all__ = ["CpuTarget", "GpuTarget", "MmaShape", "Target", "code_target", "get_target", "target_names"]
+__all__ = ["CpuTarget", "GpuTarget", "MmaShape", "Target", "TileUnit", "code_target", "get_target", "target_names"]
 
 _TARGETS: dict[str, Target] = {target.name: target for target in (GFX950, GFX950_SIM, SM_90, *LEVELS)}
 
@@ -41,11 +41,13 @@ def code_target(target: Target) -> Target:
 
 
 def _host() -> Target:
+    from spconv_compiler.tile_grant import tile_refusal
     from spconv_compiler.toolchain import host_cpu_features
 
     flags = host_cpu_features()
     for level in LEVELS:
-        if flags.issuperset(level.requires) and flags.isdisjoint(level.slower_with):
+        fits = flags.issuperset(level.requires) and flags.isdisjoint(level.slower_with)
+        if fits and (level.tile_unit is None or tile_refusal() is None):
             return level
     missing = sorted(set(LEVELS[-1].requires) - flags)
     raise InputError(f"this processor lacks {', '.join(missing)}; the cpu target needs {LEVELS[-1].name} or better")

@@ -130,6 +130,22 @@ class GpuTarget(Target):
 
 
 @dataclasses.dataclass(frozen=True)
+class TileUnit:
+    """Tile registers of a processor, and the product of two on top of a third, with sums in f32.
+
+    Attributes:
+        element: dtype of the operands.
+        rows: most rows of a register; row_bytes: most bytes of one of them.
+        tiles: registers.
+    """
+
+    element: str
+    rows: int
+    row_bytes: int
+    tiles: int
+
+
+@dataclasses.dataclass(frozen=True)
 class CpuTarget(Target):
     """An x86-64 processor.
 
@@ -137,6 +153,7 @@ class CpuTarget(Target):
         llvm_cpu, llvm_features: what code is generated for.
         requires: features without which the code must not be run, as toolchain.host_cpu_features spells them.
         slower_with: features of processors that run the code of a lower level faster; `cpu` passes over this one there.
+        tile_unit: tile registers, which the system must grant to the process (tile_grant.py).
         lanes: f32 elements of the widest vector register.
         fma: fused multiply-add in one instruction.
         bf16_dot: bf16 pairs multiplied and accumulated in f32 in one instruction.
@@ -151,3 +168,4 @@ class CpuTarget(Target):
     bf16_dot: bool
     tiles: tuple[tuple[int, int], ...]
     slower_with: tuple[str, ...] = ()
+    tile_unit: TileUnit | None = None

@@ -1,4 +1,4 @@
-"""x86-64 processors, by the micro-architecture levels of the x86-64 psABI, plus AVX-512 BF16.
+"""x86-64 processors, by the micro-architecture levels of the x86-64 psABI, plus AVX-512 BF16, plus AMX.
 
 Register tiles follow from the register files: 16 registers hold 6×2 accumulators, two vectors of B and a
 broadcast of A; 32 registers hold 6×4 or 12×2 likewise. Eight accumulators at least: a multiply-add takes four
@@ -7,7 +7,7 @@ cycles and two start in each.
 
 from __future__ import annotations
 
-from spconv_compiler.targets.base import CpuTarget
+from spconv_compiler.targets.base import CpuTarget, TileUnit
 
 _PATH = ("spconv", "stages", "loops", "cpu")
 _DTYPES = ("f32", "bf16", "f16")
@@ -17,8 +17,23 @@ _V4 = (*_V3, "avx512f", "avx512bw", "avx512dq", "avx512vl")
 _TILES_16 = ((6, 2), (4, 3), (3, 4), (8, 1))
 _TILES_32 = ((6, 4), (12, 2), (8, 3), (12, 1))
 
-# Best first: `cpu` is the first whose flags the host has, and which it does not run slower than the next.
+# Best first: `cpu` is the first whose flags the host has, whose registers the system grants, and which it does not run
+# slower than the next.
 LEVELS = (
+    CpuTarget(
+        name="x86-64-v4-amx",
+        path=_PATH,
+        dtypes=_DTYPES,
+        llvm_cpu="x86-64-v4",
+        llvm_features=("+amx-tile", "+amx-bf16"),
+        requires=(*_V4, "avx512bf16", "amx-tile", "amx-bf16"),
+        lanes=16,
+        fma=True,
+        # It has the instruction, which is slower than a multiply-add: see the next level.
+        bf16_dot=False,
+        tiles=_TILES_32,
+        tile_unit=TileUnit(element="bf16", rows=16, row_bytes=64, tiles=8),
+    ),
     CpuTarget(
         name="x86-64-v4-bf16",
         path=_PATH,

@@ -1,0 +1,38 @@
+"""Tile registers belong to a process that has asked Linux for them: their state makes every signal frame larger.
+
+The grant is the process's, with all its threads and forks; a program that is executed starts without. Nothing is asked
+for before a target has tiles, and asking again is harmless.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import os
+import platform
+import sys
+
+# arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) on x86-64.
+_ARCH_PRCTL, _REQUEST, _TILE_DATA = 158, 0x1023, 18
+
+
+@functools.cache
+def tile_refusal() -> str | None:
+    """Asks for the tile registers; gives why this process cannot have them, or None where it has them.
+
+    Refused are systems that do not know the request, filters of system calls, and processes one of whose threads has
+    an alternate signal stack too small for the state.
+    """
+    if not sys.platform.startswith("linux") or platform.machine() != "x86_64":
+        return f"{sys.platform} on {platform.machine()} has no request for them"
+    failed = _request()
+    return None if failed == 0 else f"arch_prctl(ARCH_REQ_XCOMP_PERM): {errno.errorcode.get(failed, failed)}, {os.strerror(failed)}"
+
+
+def _request() -> int:
+    """The number of the error, or 0."""
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    call.restype = ctypes.c_long
+    result = call(*(ctypes.c_long(number) for number in (_ARCH_PRCTL, _REQUEST, _TILE_DATA)))
+    return 0 if result == 0 else ctypes.get_errno()
