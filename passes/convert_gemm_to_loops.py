@@ -3,6 +3,7 @@
 Before:
     %out = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"relu">,
              schedule = #spconv.schedule<"chunk_stationary", {chunk_rows, tile_m, tile_n, pair_k, unroll_k}>}
+    or <"chunk_tiles", {chunk_rows, tile_m, tile_n, pair_k, tile_k}>
 After:
     %rows    = "spconv.alloc"() {name = "rows", size = rows * C_out}
     %scratch = "spconv.alloc"() {name = "gemm_scratch", size = threads * …}
@@ -36,7 +37,6 @@ from spconv_compiler.passes.cpu.tile_gemm import TileGemm
 from spconv_compiler.passes.kernel_builder import i32, i64
 from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, rows_of
 
-
 # The schedules of processors, and what each takes beside chunk_rows, tile_m, tile_n and pair_k.
 SCHEDULES = {"chunk_stationary": "unroll_k", "chunk_tiles": "tile_k"}
 
@@ -64,7 +64,7 @@ def rewrite_gemm(op: GemmOp, fill: FillOp, functions: Functions, values: dict[st
     more = values["chunk_rows"], taken, given, op.epilogue, bool(biases), added
     body: ChunkGemm
     panels = RowPanels(op.taps, op.c_in, op.c_out, values["tile_n"], values["pair_k"], values.get("tile_k", 0))
-    if functions.target.tile_unit is not None and special == "tile_k":
+    if special == "tile_k" and functions.target.tile_unit is not None:
         tiles = TileBlock(panels, values["tile_m"], functions.target.lanes, functions.target.tile_unit)
         body = TileGemm(functions, name, tiles, *more)
     else:
@@ -96,6 +96,8 @@ class ConvertGemmToLoops(Pass):
 
         def rewrite(op: GemmOp) -> list[ir.Value]:
             name, special = _schedule(op)
+            if special == "tile_k" and functions.target.tile_unit is None:
+                self.fail(op, f'schedule "{name}" needs tile registers', f"{functions.target.name} has none")
             values = parameters(self, op, name, "chunk_rows", "tile_m", "tile_n", "pair_k", special)
             fill = defining_op(op.init)
             if not isinstance(fill, FillOp):

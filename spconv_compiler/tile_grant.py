@@ -13,8 +13,9 @@ import os
 import platform
 import sys
 
-# arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) on x86-64.
-_ARCH_PRCTL, _REQUEST, _TILE_DATA = 158, 0x1023, 18
+# arch_prctl by machine, and its arguments ARCH_REQ_XCOMP_PERM and XFEATURE_XTILEDATA.
+_ARCH_PRCTL = {"x86_64": 158}
+_REQUEST, _TILE_DATA = 0x1023, 18
 
 
 @functools.cache
@@ -24,15 +25,18 @@ def tile_refusal() -> str | None:
     Refused are systems that do not know the request, filters of system calls, and processes one of whose threads has
     an alternate signal stack too small for the state.
     """
-    if not sys.platform.startswith("linux") or platform.machine() != "x86_64":
+    system_call = _ARCH_PRCTL.get(platform.machine())
+    if not sys.platform.startswith("linux") or system_call is None:
         return f"{sys.platform} on {platform.machine()} has no request for them"
-    failed = _request()
-    return None if failed == 0 else f"arch_prctl(ARCH_REQ_XCOMP_PERM): {errno.errorcode.get(failed, failed)}, {os.strerror(failed)}"
+    failed = _request(system_call)
+    if failed == 0:
+        return None
+    return f"arch_prctl(ARCH_REQ_XCOMP_PERM) fails with {errno.errorcode.get(failed, failed)}: {os.strerror(failed)}"
 
 
-def _request() -> int:
+def _request(system_call: int) -> int:
     """The number of the error, or 0."""
     call = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long
-    result = call(*(ctypes.c_long(number) for number in (_ARCH_PRCTL, _REQUEST, _TILE_DATA)))
+    result = call(*(ctypes.c_long(number) for number in (system_call, _REQUEST, _TILE_DATA)))
     return 0 if result == 0 else ctypes.get_errno()

@@ -21,7 +21,7 @@ from spconv_compiler.errors import CodegenError
 from spconv_compiler.object_file import write_object
 from spconv_compiler.targets import CpuTarget, get_target
 
-LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-bf16")
+LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-bf16", "x86-64-v4-amx")
 OBJDUMP = shutil.which("llvm-objdump") or shutil.which("objdump")
 needs_objdump = pytest.mark.skipif(OBJDUMP is None, reason="neither llvm-objdump nor objdump is on the PATH")
 
@@ -58,7 +58,7 @@ def inner_loops(listing: str) -> list[list[str]]:
 @pytest.mark.parametrize("level", LEVELS)
 @needs_objdump
 def test_inner_loop(level: str, dtype: str, tmp_path: pathlib.Path) -> None:
-    code = sc.compile_conv(3, 64, 64, dtype=dtype, target=level).object
+    code = sc.compile_conv(3, 64, 64, dtype=dtype, target=level, schedule="chunk_stationary").object
     loops = inner_loops(run_objdump("-d", code, tmp_path))
     target = get_target(level)
     assert isinstance(target, CpuTarget)

@@ -10,26 +10,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from cpu_harness import Array, Kernel, aligned, epilogue_kernel, kernel_of, kinds, narrow_target
+from cpu_gemm_harness import CHUNK_ROWS, NUMPY, TORCH, bits_of, pack, random_pairs
+from cpu_harness import Kernel, aligned, epilogue_kernel, kernel_of, kinds, narrow_target
 
 from spconv_compiler.dialect.types import element_named
 from spconv_compiler.epilogue import Epilogue
-from spconv_compiler.passes.cpu.chunk_gemm import ChunkGemm
 from spconv_compiler.passes.cpu.functions import Functions
 from spconv_compiler.passes.cpu.micro_kernel import MicroKernel
-from spconv_compiler.passes.cpu.row_panels import PackRowPanels, RowPanels
+from spconv_compiler.passes.cpu.register_gemm import RegisterGemm
+from spconv_compiler.passes.cpu.row_panels import RowPanels
 from spconv_compiler.passes.kernel_builder import V, f32, fma, i32, vec
-
-TORCH = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-NUMPY = {"f32": np.float32, "bf16": np.uint16, "f16": np.float16}
-CHUNK_ROWS = 64
-
-
-def bits_of(tensor: torch.Tensor) -> Array:
-    """The tensor as an array; bf16 as uint16."""
-    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy().view(
-        NUMPY[{torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}[tensor.dtype]]
-    )
 
 
 def rounding_cases() -> npt.NDArray[np.float32]:
@@ -67,19 +57,6 @@ class PairsByParts(MicroKernel):
         return fma(low[0], low[1], fma(high[0], high[1], c))
 
 
-def pack(panels: RowPanels, weight: torch.Tensor, threads: int = 2) -> Array:
-    """The kernel's packed form of weight [c_out, taps, c_in]."""
-    dtype = str(weight.dtype).removeprefix("torch.").replace("float", "f")
-
-    def define(functions: Functions) -> None:
-        functions.kernel("pack", kinds("ppn"), PackRowPanels(functions, "pack", panels, element_named(dtype)))
-
-    packed = aligned([panels.elements], np.uint16 if panels.pair_k == 2 else np.float32)
-    packed[:] = 7
-    assert kernel_of(define, "pack")(bits_of(weight), packed, threads) == 0
-    return packed
-
-
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 @pytest.mark.parametrize(("c_in", "c_out"), [(1, 1), (4, 16), (5, 17), (33, 40)])
 def test_panels_of_single_numbers(dtype: str, c_in: int, c_out: int) -> None:
@@ -102,41 +79,6 @@ def test_panels_of_pairs(c_in: int, c_out: int) -> None:
     np.testing.assert_array_equal(packed, wanted)
 
 
-@dataclasses.dataclass
-class Pairs:
-    """Random pairs in the layout of chunk_pairs.py, and the same as (tap, input, output) rows. No odd row is read."""
-
-    words: Array
-    chunk_first: Array
-    tap_first: Array
-    origin: Array
-    triples: Array
-
-
-def random_pairs(rows: int, taps: int, seed: int) -> Pairs:
-    rng = np.random.default_rng(seed)
-    words, first, starts, triples = [], [], [], []
-    origin = rng.permutation(rows).astype(np.int32)
-    for start in range(0, rows, CHUNK_ROWS):
-        size = min(CHUNK_ROWS, rows - start)
-        first.append(len(words))
-        starts.append([0])
-        for tap in range(taps):
-            # Chunks without a pair of some tap, with one, and with all.
-            places = np.nonzero(rng.random(size) < (0.0, 0.05, 0.4, 1.0)[(tap + start // CHUNK_ROWS) % 4])[0]
-            inputs = 2 * rng.integers(0, rows // 2, len(places))
-            words += [int(place) << 32 | int(row) for place, row in zip(places, inputs, strict=True)]
-            triples += [(tap, int(row), int(origin[start + p])) for p, row in zip(places, inputs, strict=True)]
-            starts[-1].append(len(words) - first[-1])
-    return Pairs(
-        np.array(words, np.int64),
-        np.array(first, np.int64),
-        np.array(starts, np.int32),
-        origin,
-        np.array(triples, np.int64).reshape(-1, 3),
-    )
-
-
 @pytest.mark.parametrize(("lanes", "tile"), [(8, (6, 2)), (8, (8, 1)), (8, (3, 4)), (16, (6, 4)), (16, (12, 1))])
 @pytest.mark.parametrize(("c_in", "c_out"), [(1, 1), (3, 70), (16, 16), (45, 33), (128, 64), (150, 20)])
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "bf16 pairs", "f16"])
@@ -147,12 +89,12 @@ def test_every_tile_gives_exact_sums(lanes: int, tile: tuple[int, int], c_in: in
     kind = PairsByParts if pair_k == 2 else MicroKernel
     micro = kind(panels, tile[0], lanes, 4)
     target = dataclasses.replace(narrow_target(), lanes=lanes)
-    bodies: list[ChunkGemm] = []
+    bodies: list[RegisterGemm] = []
 
     def define(functions: Functions) -> None:
         element = element_named(name)
         given = (functions, "gemm", micro, CHUNK_ROWS, element, f32(), Epilogue("relu"))
-        bodies.append(ChunkGemm(*given, bias=True, residual=None))
+        bodies.append(RegisterGemm(*given, bias=True, residual=None))
         functions.kernel("gemm", kinds("p" * 9 + "nn"), bodies[0])
 
     gemm = kernel_of(define, "gemm", target)

@@ -14,7 +14,7 @@ from spconv_compiler.targets import CpuTarget, GpuTarget, Target, get_target, ta
 
 TARGETS = [get_target(name) for name in target_names() if name not in ("auto", "cpu")]
 GFX950 = get_target("gfx950")
-V3 = get_target("x86-64-v3")
+V3, AMX = get_target("x86-64-v3"), get_target("x86-64-v4-amx")
 CHANNELS = (1, 6, 10, 16, 24, 32, 40, 64, 128, 256, 512, 513)
 PROBLEM = Problem(taps=27, c_in=64, c_out=64, dtype="bf16")
 
@@ -74,13 +74,28 @@ def test_tiles_of_chunk_stationary_fit_the_registers(name: str) -> None:
     target = get_target(name)
     assert isinstance(target, CpuTarget)
     for problem in problems(target):
-        chosen = choose(problem, target)[1].gemm.parameters
+        chosen = choose(problem, target, "chunk_stationary")[1].gemm.parameters
         vectors, rest = divmod(chosen["tile_n"], target.lanes)
         assert rest == 0 and any(chosen["tile_m"] <= rows and vectors <= wide for rows, wide in target.tiles), (
             problem,
             chosen,
         )
         assert chosen["pair_k"] == (2 if target.bf16_dot and problem.dtype == "bf16" else 1)
+
+
+@pytest.mark.parametrize("c_out", [1, 16, 17, 64])
+@pytest.mark.parametrize("c_in", [1, 16, 18, 32, 33, 64, 65, 96, 97, 512])
+def test_chunk_tiles_fit_the_tile_registers(c_in: int, c_out: int) -> None:
+    assert isinstance(AMX, CpuTarget) and AMX.tile_unit is not None
+    unit = AMX.tile_unit
+    schedule, chosen = choose(Problem(27, c_in, c_out, "bf16"), AMX)
+    values = chosen.gemm.parameters
+    assert schedule.name == "chunk_tiles"
+    assert values["tile_k"] % 2 == 0 and 2 * values["tile_k"] <= unit.row_bytes
+    tall, wide, deep = values["tile_m"] // 16, values["tile_n"] // 16, -(-c_in // values["tile_k"])
+    # Two tiles of rows share those of the weights; one has all of a panel's beside it.
+    assert (tall * wide + tall + wide if tall == 2 else wide + deep + wide * deep) <= unit.tiles
+    assert chosen.pairs == choose(Problem(27, c_in, c_out, "f32"), AMX)[1].pairs
 
 
 def changed(target: Target, **facts: object) -> Target:
@@ -97,12 +112,14 @@ def changed(target: Target, **facts: object) -> Target:
         ("pairs_m16", changed(GFX950, atomics=()), {}, "gfx950 has no atomic fadd of f32"),
         ("pairs_m16", changed(GFX950, atomics=(("fadd", "f32"),)), {}, "gfx950 has no atomic umin of i32"),
         ("pairs_m16", GFX950, {"c_in": 8192, "c_out": 16384, "taps": 343}, "the packed weights take"),
+        ("chunk_tiles", V3, {}, "x86-64-v3 has no tile registers"),
+        ("chunk_tiles", AMX, {"dtype": "f32"}, "features are f32; tiles of x86-64-v4-amx hold bf16"),
         ("chunk_stationary", GFX950, {}, "it is for processor cores, and gfx950 is a GPU"),
         ("chunk_stationary", V3, {"taps": 729}, "the kernel has 729 taps; at most 343 (7×7×7)"),
         ("chunk_stationary", changed(V3, dtypes=("f32",)), {}, "features are bf16; x86-64-v3 accepts f32"),
     ],
 )
-def test_reasons(schedule: str, target: Target, change: dict[str, int], reason: str) -> None:
+def test_reasons(schedule: str, target: Target, change: dict[str, int | str], reason: str) -> None:
     problem = dataclasses.replace(PROBLEM, **change)  # type: ignore[arg-type]
     assert (schedule_named(schedule).reject(problem, target) or "").startswith(reason)
     with pytest.raises(ScheduleError) as caught:

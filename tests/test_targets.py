@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from spconv_compiler import targets, toolchain
+from spconv_compiler import targets, tile_grant, toolchain
 from spconv_compiler.errors import InputError
 from spconv_compiler.levels import LEVELS
 from spconv_compiler.options import DTYPES
@@ -15,7 +15,7 @@ from spconv_compiler.targets import CpuTarget, GpuTarget, MmaShape, Target, get_
 
 TARGETS = [get_target(name) for name in target_names() if name not in ("auto", "cpu")]
 GPUS = [target for target in TARGETS if isinstance(target, GpuTarget)]
-CPUS = [target for target in TARGETS if isinstance(target, CpuTarget)]
+CPUS = {target.name: target for target in TARGETS if isinstance(target, CpuTarget)}
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
@@ -56,11 +56,12 @@ def test_gfx950_against_published_numbers() -> None:
     assert (target.wave, target.compute_units, target.lds_bytes) == (64, 256, 160 * 1024)
 
 
-@pytest.mark.parametrize("target", CPUS, ids=lambda target: target.name)
+@pytest.mark.parametrize("target", CPUS.values(), ids=lambda target: target.name)
 def test_cpu_facts(target: CpuTarget) -> None:
     wide = "avx512f" in target.requires
     assert target.lanes == (16 if wide else 8)
-    assert target.bf16_dot == ("avx512bf16" in target.requires) == ("+avx512bf16" in target.llvm_features)
+    assert target.bf16_dot == ("+avx512bf16" in target.llvm_features) <= ("avx512bf16" in target.requires)
+    assert (target.tile_unit is not None) == ("amx-tile" in target.requires) == ("+amx-tile" in target.llvm_features)
     assert target.fma == ("fma" in target.requires)
     # A feature spelt otherwise than it is looked up would never be found, and the level never be chosen.
     assert set(target.requires) <= set(toolchain.CPU_FEATURES.values())
@@ -74,19 +75,21 @@ def test_cpu_facts(target: CpuTarget) -> None:
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (CPUS[0].requires, "x86-64-v4-bf16"),
-        ((*CPUS[1].requires, "amx_tile"), "x86-64-v4"),
-        (CPUS[2].requires, "x86-64-v3"),
+        (CPUS["x86-64-v4-amx"].requires, "x86-64-v4-amx"),
+        (CPUS["x86-64-v4-bf16"].requires, "x86-64-v4-bf16"),
+        ((*CPUS["x86-64-v4"].requires, "amx_tile"), "x86-64-v4"),
+        (CPUS["x86-64-v3"].requires, "x86-64-v3"),
         # Xeons with AMX run the bf16 dot product slower than multiply-adds.
-        ((*CPUS[0].requires, "amx-bf16"), "x86-64-v4"),
+        ((*CPUS["x86-64-v4-bf16"].requires, "amx-bf16"), "x86-64-v4"),
         # AVX-512 without its byte and word instructions is not level 4.
-        ((*CPUS[2].requires, "avx512f"), "x86-64-v3"),
+        ((*CPUS["x86-64-v3"].requires, "avx512f"), "x86-64-v3"),
     ],
 )
 def test_cpu_is_the_best_level_of_this_host(
     flags: tuple[str, ...], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toolchain, "host_cpu_features", lambda: frozenset(flags))
+    monkeypatch.setattr(tile_grant, "tile_refusal", lambda: None)
     assert get_target("cpu").name == get_target("auto").name == expected
 
 

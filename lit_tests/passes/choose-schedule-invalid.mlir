@@ -5,7 +5,7 @@
 
 // A gemm that no schedule serves is refused, with every schedule's reason.
 
-// TARGET: error: unknown target 'gfx1'; accepted: auto, cpu, gfx950, gfx950-sim, sm_90, x86-64-v4-bf16, x86-64-v4, x86-64-v3
+// TARGET: error: unknown target 'gfx1'; accepted: auto, cpu, gfx950, gfx950-sim, sm_90, x86-64-v4-amx, x86-64-v4-bf16, x86-64-v4, x86-64-v3
 // SCHEDULE: error: unknown schedule 'fast'; accepted: auto, pairs_m16, small_channels, output_stationary, output_stationary_tall, split_taps, {{.*}}chunk_stationary
 // WANTED: error: no schedule serves
 // WANTED: note: schedule 'pairs_m16': it is for waves of a GPU, and x86-64-v3 has none

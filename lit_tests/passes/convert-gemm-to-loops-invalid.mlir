@@ -16,3 +16,13 @@ func.func @of_a_gpu(%coords: !spconv.coords<32>, %pairs: !spconv.pairs<27>, %fea
   %0 = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"none">, schedule = #spconv.schedule<"pairs_m16", {tile_m = 16 : i64}>} : (!spconv.pairs<27>, tensor<?x16xf32>, !spconv.packed<f32>, tensor<?x16xf32>) -> tensor<?x16xf32>
   return %0 : tensor<?x16xf32>
 }
+
+// -----
+
+func.func @without_tiles(%coords: !spconv.coords<32>, %pairs: !spconv.pairs<27>, %features: tensor<?x16xbf16>, %packed: !spconv.packed<bf16>) -> tensor<?x16xf32> {
+  %init = "spconv.fill"(%coords) : (!spconv.coords<32>) -> tensor<?x16xf32>
+  // expected-error@+2 {{schedule "chunk_tiles" needs tile registers}}
+  // expected-note@+1 {{x86-64-v3 has none}}
+  %0 = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"none">, schedule = #spconv.schedule<"chunk_tiles", {chunk_rows = 512 : i64, pair_k = 2 : i64, tile_k = 16 : i64, tile_m = 16 : i64, tile_n = 16 : i64}>} : (!spconv.pairs<27>, tensor<?x16xbf16>, !spconv.packed<bf16>, tensor<?x16xf32>) -> tensor<?x16xf32>
+  return %0 : tensor<?x16xf32>
+}

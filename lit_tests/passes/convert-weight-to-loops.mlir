@@ -25,3 +25,15 @@ func.func @paired(%weight: tensor<32x1x1x1x3xbf16>) -> !spconv.packed<bf16> {
   %0 = "spconv.pack_weight"(%weight) {schedule = #spconv.schedule<"row_panels", {pair_k = 2 : i64, tile_n = 32 : i64}>} : (tensor<32x1x1x1x3xbf16>) -> !spconv.packed<bf16>
   return %0 : !spconv.packed<bf16>
 }
+
+// -----
+
+// For tile registers the 40 channels are padded to two tiles of 32: 8 · 64 · 32 numbers.
+// CHECK: [[SIZE:#.+]] = affine_map<()[s0, s1, s2] -> (16384)>
+// CHECK-LABEL: func.func @tiled
+func.func @tiled(%weight: tensor<20x2x2x2x40xbf16>) -> !spconv.packed<bf16> {
+  // CHECK: "spconv.alloc"() {{{.*}}size = [[SIZE]]} : () -> !spconv.buffer<bf16>
+  // CHECK: kernel = @kernels::@pack_panels_bf16_t8_40x20_n32_p2_k32
+  %0 = "spconv.pack_weight"(%weight) {schedule = #spconv.schedule<"row_panels", {pair_k = 2 : i64, tile_k = 32 : i64, tile_n = 32 : i64}>} : (tensor<20x2x2x2x40xbf16>) -> !spconv.packed<bf16>
+  return %0 : !spconv.packed<bf16>
+}

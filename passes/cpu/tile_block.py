@@ -125,9 +125,9 @@ class TileBlock:
         for number in (number for row in sums for number in row):
             _tile("tilezero", number)
         if self.keeps_weights:
-            for step, row in enumerate(rows):
-                self._load_rows(row, inputs, 0, const(step, i64()))
-                self._multiply(sums, [row], weights[step * self.wide : (step + 1) * self.wide])
+            for k, row in enumerate(rows):
+                self._load_rows(row, inputs, 0, const(k, i64()))
+                self._multiply(sums, [row], weights[k * self.wide : (k + 1) * self.wide])
         else:
             with for_(0, const(self.deep, i64()), 1, unroll=False) as step:
                 for place, row in enumerate(rows[:tall]):

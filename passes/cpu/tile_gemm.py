@@ -16,7 +16,7 @@ from spconv_compiler.passes.cpu.tile_block import TileBlock
 from spconv_compiler.passes.kernel_builder import V, const, f32, for_, gep, i64, if_, load, store, vec
 
 # Rows of a batch stay in a first-level cache beside a panel's weights while the panels go by.
-_BATCH_BYTES = 32 * 1024
+_BATCH_BYTES = 16 * 1024
 _VECTOR_BYTES = 64
 # Vectors copied between two loop ends.
 _COPIED_AT_ONCE = 8
@@ -58,7 +58,6 @@ class TileGemm(ChunkGemm):
             self.micro.load_panel(weight)
             with for_(0, (count + (rows - 1)) // rows, 1, unroll=False) as block:
                 first = block.iv * rows
-                self._prefetch(features, later, first, panel.iv)
                 inputs = bytes_after(part["gathered"], first * self.micro.row_bytes)
                 self._products(inputs, weight, part["products"], count - first)
                 self._add(part["products"], gep(pairs, first, i64()), (count - first).min(rows), sums)
