@@ -39,6 +39,7 @@ from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, rows
 
 # The schedules of processors, and what each takes beside chunk_rows, tile_m, tile_n and pair_k.
 SCHEDULES = {"chunk_stationary": "unroll_k", "chunk_tiles": "tile_k"}
+_LETTERS = {"unroll_k": "u", "tile_k": "k"}
 
 
 def _schedule(op: GemmOp) -> tuple[str, str]:
@@ -58,7 +59,7 @@ def rewrite_gemm(op: GemmOp, fill: FillOp, functions: Functions, values: dict[st
     schedule, special = _schedule(op)
     name = (
         f"gemm_{schedule}_{taken}_{given}_t{op.taps}_{op.c_in}x{op.c_out}_r{values['chunk_rows']}"
-        f"_m{values['tile_m']}_n{values['tile_n']}_p{values['pair_k']}_{special[0]}{values[special]}"
+        f"_m{values['tile_m']}_n{values['tile_n']}_p{values['pair_k']}_{_LETTERS[special]}{values[special]}"
         f"{'_bias' if biases else ''}{f'_plus_{added}' if residuals else ''}{ending}"
     )
     more = values["chunk_rows"], taken, given, op.epilogue, bool(biases), added

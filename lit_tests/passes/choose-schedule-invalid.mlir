@@ -24,6 +24,7 @@ func.func @taps(%coords: !spconv.coords<32>, %features: tensor<?x16xbf16>, %weig
   // expected-note @below {{schedule 'split_taps': the kernel has 729 taps; at most 343 (7×7×7)}}
   // expected-note @below {{schedule 'pair_major': the kernel has 729 taps; at most 343 (7×7×7)}}
   // expected-note @below {{schedule 'wgmma_rows': it is for warpgroups}}
+  // expected-note @below {{schedule 'chunk_tiles': it is for processor cores}}
   // expected-note @below {{schedule 'chunk_stationary': it is for processor cores}}
   %sum = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"none">} : (!spconv.pairs<729>, tensor<?x16xbf16>, !spconv.packed<bf16>, tensor<?x32xf32>) -> tensor<?x32xf32>
   return %sum : tensor<?x32xf32>
