@@ -13,7 +13,7 @@ import numpy.typing as npt
 from spconv_compiler import row_order
 from spconv_compiler.arrays import Array, address_of
 from spconv_compiler.compiler import compile_options
-from spconv_compiler.coordinates import Box, numpy_view
+from spconv_compiler.coordinates import Box, check_distinct
 from spconv_compiler.driver import check_runnable, thread_count
 from spconv_compiler.errors import InputError
 from spconv_compiler.geometry import key_width, output_symbols
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from spconv_compiler.sparse_driver_gpu import GpuSparseKernel
 
 MAX_ROWS = 2**31 - 1
-# Words of a status buffer.
-_DUPLICATES, _FIRST_ROW, _SECOND_ROW = 0, 1, 2
+# The word of a status buffer that counts outputs.
 _OUTPUTS = 0
 # Of the two sets: the symbols that count and order their rows, and the buffers that they are sorted into.
 _ROWS = {"fine": "rows", "coarse": "coarse_rows"}
@@ -174,12 +173,14 @@ class SparseKernel(HostFunctions):
         out_coords: Array,
         symbols: Mapping[str, int],
         known: Mapping[str, CpuBuffer] | None = None,
+        names: tuple[str, str] = ("coords", "out_coords"),
     ) -> dict[str, CpuBuffer]:
         """Sorts both sets, for `pairs` to look up which voxels meet; coords of inputs and of outputs are int32 [N, 4].
 
         Args:
             symbols: the box of map_numbers, rows (of the fine set) and coarse_rows.
             known: both sets sorted, as `outputs` left them for this geometry or for its inverse.
+            names: what messages call coords and out_coords: of an inverse, the arguments that the map was built of.
 
         Raises:
             InputError: a set has two equal rows; the message counts them and shows the first pair.
@@ -195,11 +196,9 @@ class SparseKernel(HostFunctions):
                 for which, of_inputs in (("fine", not transposed), ("coarse", transposed))
             ]
             known = sets[0] | sets[1]
-        fine, coarse = (out_coords, coords) if transposed else (coords, out_coords)
-        names = ("out_coords", "coords") if transposed else ("coords", "out_coords")
-        for status, given, what in (("status", fine, names[0]), ("coarse_status", coarse, names[1])):
-            if known[status].word(_DUPLICATES):
-                check_distinct(known[status].array(), given, what)
+        first, second = ("coarse_status", "status") if transposed else ("status", "coarse_status")
+        for status, given, what in ((first, coords, names[0]), (second, out_coords, names[1])):
+            check_distinct(known[status].word, given, what)
         return dict(known)
 
     def sorted_sets(self, related: Mapping[str, CpuBuffer]) -> dict[str, CpuBuffer]:
@@ -265,16 +264,6 @@ class SparseKernel(HostFunctions):
         if residual is not None:
             values["residual"] = residual.pointer
         self._plan.run("output", values, {**pairs, **(packed or {})})
-
-
-def check_distinct(status: npt.NDArray[Any], coords: Array, what: str) -> None:
-    """Raises InputError when the sort of `coords` found equal rows."""
-    if status[_DUPLICATES]:
-        first, second = int(status[_FIRST_ROW]), int(status[_SECOND_ROW])
-        raise InputError(
-            f"{int(status[_DUPLICATES])} {what} repeat an earlier row, the first: rows {first} and {second} are both "
-            f"{numpy_view(coords)[first].tolist()} (batch, z, y, x); accepted: every voxel once"
-        )
 
 
 @functools.lru_cache(maxsize=256)

@@ -144,10 +144,15 @@ class MapState:
             inputs = checked_set(in_coords, "coords")
             if not self.outputs_unchanged() or self._checksum(inputs) != self._known:
                 raise InputError("the coords of this map were changed after it was built; build it again")
-            sets = (self.out_set, inputs) if inverse else (inputs, self.out_set)
-            known = {} if self._sorted is None else {"known": self._sorted}
-            counts = {} if self.out_count is None else {"in_count" if inverse else "out_count": self.out_count}
-            self._related[related] = kernel.relate(*sets, self.symbols, **counts, **known)
+            sets, names = (inputs, self.out_set), ("coords", "out_coords")
+            if inverse:
+                sets, names = sets[::-1], names[::-1]
+            more: dict[str, Any] = {}
+            if isinstance(kernel, SparseKernel):
+                more = {"known": self._sorted, "names": names}
+            elif self.out_count is not None:
+                more = {"in_count" if inverse else "out_count": self.out_count}
+            self._related[related] = kernel.relate(*sets, self.symbols, **more)
         pairs: MapPairs = kernel.pairs(self._related[related], self.symbols)
         if isinstance(kernel, SparseKernel):
             # Nothing else is worth keeping: for the other direction the table of neighbours is made again.

@@ -237,6 +237,18 @@ def test_duplicates_are_counted_and_named(transposed: bool) -> None:
         sc.build_map(coords[:2], 2, transposed=transposed, out_coords=coords[[1, 1, 0]]).pairs()
 
 
+@TRANSPOSED
+def test_duplicates_are_called_what_the_map_was_given(transposed: bool) -> None:
+    """By an inverse as well, whose outputs are the coords of the map."""
+    coords = np.array([[0, 1, 2, 3], [0, 4, 4, 4], [0, 1, 2, 3]], np.int32)
+    weight = np.ones((4, 2, 2, 2, 4), np.float32)
+    for sets, message in (((coords, coords[:2]), "1 coords repeat"), ((coords[:2], coords), "1 out_coords repeat")):
+        for inverse, run in enumerate((sc.mapped_conv3d, sc.sparse_inverse_conv3d)):
+            map_ = sc.build_map(sets[0], 2, transposed=transposed, out_coords=sets[1])
+            with pytest.raises(InputError, match=f"^{message} an earlier row, the first: rows 0 and 2"):
+                run(np.ones((len(sets[inverse]), 4), np.float32), weight, map=map_)
+
+
 @pytest.mark.parametrize("ascending", [False, True])
 @pytest.mark.parametrize("taps", [1, 27, 70000])
 def test_pairs_are_ordered_by_tap_then_by_output(taps: int, ascending: bool) -> None:
