@@ -42,6 +42,20 @@ def test_module_and_input_on_different_devices() -> None:
         spconv.SparseMaxPool3d(2)(x)
 
 
+@pytest.mark.parametrize("gradients", [False, True])
+def test_all_on_a_device_that_is_not_served(gradients: bool) -> None:
+    """A model moved to "meta", say, and what it is given too: not torch's error about autocast or a lost context."""
+    x = sparse()
+    x = spconv.SparseConvTensor(x.features.to("meta"), x.indices.to("meta"), x.spatial_shape, 2)
+    layers = (spconv.SubMConv3d(4, 4, 3), spconv.SubMConv3d(4, 4, 1), spconv.SparseConv3d(4, 4, 3, 2, 1))
+    with torch.set_grad_enabled(gradients):
+        x.features.requires_grad_(gradients)
+        for layer in (*layers, spconv.SparseMaxPool3d(2)):
+            with refused(f"{type(layer).__name__} 'stem': its tensors are on meta; accepted: cpu or cuda"):
+                layer.name = "stem"
+                layer.to("meta")(x)
+
+
 @pytest.mark.parametrize("kind", ["SubMConv3d", "SparseConv3d", "SparseMaxPool3d"])
 def test_coordinate_equal_to_spatial_shape(kind: str) -> None:
     x = sparse()
