@@ -17,6 +17,20 @@ _INT32_MAX = 2**31 - 1
 _NO_EFFECT = {"affects_code": False}
 
 
+def is_bool(value: Any) -> bool:
+    """Whether a value is a truth value, of Python, numpy or torch, all of which pass for 0 or 1 somewhere."""
+    return isinstance(value, bool) or str(getattr(value, "dtype", "")).rpartition(".")[2] == "bool"
+
+
+def _index(value: Any) -> int:
+    """As operator.index; TypeError for a truth value too, which is no number of anything."""
+    if type(value) is int:
+        return value
+    if is_bool(value):
+        raise TypeError
+    return operator.index(value)
+
+
 def triple(value: Any, what: str) -> tuple[int, int, int]:
     """(z, y, x) from one number or three.
 
@@ -24,7 +38,7 @@ def triple(value: Any, what: str) -> tuple[int, int, int]:
         InputError: anything else.
     """
     try:
-        numbers = (operator.index(value),) * 3 if not hasattr(value, "__len__") else tuple(map(operator.index, value))
+        numbers = (_index(value),) * 3 if not hasattr(value, "__len__") else tuple(map(_index, value))
     except TypeError:
         numbers = ()
     if len(numbers) != 3:
@@ -39,7 +53,7 @@ def whole(value: Any, what: str) -> int:
         InputError: anything else.
     """
     try:
-        return operator.index(value)
+        return _index(value)
     except TypeError:
         raise InputError(f"{what} is {value!r}; accepted: a whole number") from None
 
@@ -86,6 +100,10 @@ class CompileOptions:
             raise InputError(f"kernel_size is {self.kernel_size}; accepted: three odd sizes (z, y, x)")
         if len(self.dilation) != 3 or min(self.dilation) < 1:
             raise InputError(f"dilation is {self.dilation}; accepted: three numbers of at least 1 (z, y, x)")
+        for name in ("c_in", "c_out", "key_width"):
+            whole(getattr(self, name), name)
+        for name in ("kernel_size", "dilation"):
+            triple(getattr(self, name), name)
         reach = max(step * (size - 1) for step, size in zip(self.dilation, self.kernel_size, strict=True))
         if reach > _INT32_MAX:
             raise InputError(
