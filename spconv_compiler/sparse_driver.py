@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,7 @@ from spconv_compiler.compiler import compile_options
 from spconv_compiler.coordinates import Box, check_distinct
 from spconv_compiler.driver import check_runnable, thread_count
 from spconv_compiler.errors import InputError
-from spconv_compiler.geometry import key_width, output_symbols
+from spconv_compiler.geometry import key_width, output_symbols, reach_of
 from spconv_compiler.runtime.cpu import CpuBuffer, CpuModule
 from spconv_compiler.runtime.host_functions import HostFunctions, UsedTaps, used_taps
 from spconv_compiler.runtime.plan import CpuPlan
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
     from spconv_compiler.sparse_driver_gpu import GpuSparseKernel
 
 MAX_ROWS = 2**31 - 1
+# What an output takes while outputs are made: a key of 32 bits twice, its coordinates, its row.
+_OUTPUT_BYTES = 28
+# Outputs of an input that no convolution exceeds: with more, as many as there may be have to fit into memory.
+_USUAL_OUTPUTS = 343
 # The word of a status buffer that counts outputs.
 _OUTPUTS = 0
 # Of the two sets: the symbols that count and order their rows, and the buffers that they are sorted into.
@@ -135,7 +141,7 @@ class SparseKernel(HostFunctions):
         """The coordinates that "outputs" makes of coords int32 [N, 4], in ascending order.
 
         Raises:
-            InputError: there are 2^31 outputs or more, or a capacity is given.
+            InputError: there are 2^31 outputs or more, or too many for this host's memory, or a capacity is given.
             LaunchError: out of memory, or 2^31 candidates or more.
         """
         if capacity is not None:
@@ -143,6 +149,7 @@ class SparseKernel(HostFunctions):
         read, made = ("coarse", "fine") if self.options.geometry.transposed else ("fine", "coarse")
         rows = coords.shape[0]
         values = {**symbols, _ROWS[read]: rows, "threads": thread_count()}
+        self._check_room(rows, symbols)
         self.artifact.plan.check(values)
         values["coords"], values[_ORDERS[read]] = coords.pointer, row_order.known_address(rows)
         known = self._program((read, "coords"), _SORTED[read], _MADE)(values)
@@ -158,6 +165,18 @@ class SparseKernel(HostFunctions):
         known |= self._program(("decode",), _SORTED[made])(values)
         box = {name: value for name, value in symbols.items() if not name.startswith("out_")}
         return Outputs(found, known=known, symbols=box, width=self.options.key_width)
+
+    def _check_room(self, rows: int, symbols: Mapping[str, int]) -> None:
+        """Refuses a kernel of very many taps whose outputs may take more than half of the memory."""
+        each = reach_of(self.options.geometry).most
+        cells = symbols["batches"] * math.prod(symbols[f"out_extent_{axis}"] for axis in "zyx")
+        most, room = min(rows * each, cells), host_bytes() // 2 // _OUTPUT_BYTES
+        if each > _USUAL_OUTPUTS and most > room:
+            raise InputError(
+                f"kernel {self.options.geometry.kernel_size} may make {most} outputs of {rows} coords, which take "
+                f"{most * _OUTPUT_BYTES} bytes; accepted: at most {room} outputs, half of this host's memory (a "
+                "smaller kernel or spatial_shape, or a greater stride)"
+            )
 
     def _sort(self, which: str, values: Mapping[str, int], *, of_inputs: bool) -> dict[str, CpuBuffer]:
         """Sorts the "fine" or the "coarse" set: its keys, their rows, and how it went."""
@@ -264,6 +283,11 @@ class SparseKernel(HostFunctions):
         if residual is not None:
             values["residual"] = residual.pointer
         self._plan.run("output", values, {**pairs, **(packed or {})})
+
+
+def host_bytes() -> int:
+    """Bytes of this host's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 @functools.lru_cache(maxsize=256)

@@ -17,7 +17,7 @@ from spconv_compiler.compiler import compile_options
 from spconv_compiler.coordinates import Box, numpy_view
 from spconv_compiler.driver_gpu import MAP_BUFFERS, check_place
 from spconv_compiler.errors import InputError
-from spconv_compiler.geometry import ConvGeometry, cells_of, output_symbols
+from spconv_compiler.geometry import ConvGeometry, cells_of, output_symbols, reach_of
 from spconv_compiler.runtime.calls import HostCall, TensorCall, host_call, read, tensor_call
 from spconv_compiler.runtime.device import Buffer, Device
 from spconv_compiler.runtime.gpu_plan import GpuPlan
@@ -210,7 +210,7 @@ class GpuSparseKernel:
         if nbytes > most:
             raise InputError(
                 f"{what} takes {nbytes} bytes; accepted by target {self._target.name}: at most {most} (a smaller "
-                "spatial_shape, fewer batches, or target='cpu')"
+                "spatial_shape or kernel, fewer batches, or target='cpu')"
             )
 
     def outputs(self, coords: Array, symbols: Mapping[str, int], capacity: int | None) -> Outputs:
@@ -220,7 +220,8 @@ class GpuSparseKernel:
         `capacity` rows, those behind the last output in batch −1.
 
         Raises:
-            InputError: there may be 2^30 outputs or more. LaunchError, SimulatorError: the device refuses or fails.
+            InputError: there may be 2^30 outputs or more, or they take too much memory.
+            LaunchError, SimulatorError: the device refuses or fails.
         """
         geometry = self.options.geometry
         inputs, outputs = ("coarse_rows", "rows") if geometry.transposed else ("rows", "coarse_rows")
@@ -228,6 +229,7 @@ class GpuSparseKernel:
         if most > _MOST_OUTPUTS:
             raise InputError(f"the coords may have {most} outputs; accepted by GPUs: at most {_MOST_OUTPUTS}")
         room = most if capacity is None else capacity
+        self._check_bytes(16 * room, f"room for {room} outputs")
         numbers = {**symbols, inputs: coords.shape[0], outputs: room, "threads": 1}
         self.artifact.plan.check(numbers)
         with self._call(True) as call:
@@ -361,14 +363,6 @@ class GpuSparseKernel:
 def _or_auto(mapper: str) -> str:
     """A mapper as SparseOptions has it: that of "auto" has no kernels of its own."""
     return _AUTO if mapper in (COARSE_GRID, MARKED_CELLS) else mapper
-
-
-def reach_of(geometry: ConvGeometry) -> Any:
-    """The geometry as passes have it."""
-    from spconv_compiler.passes.reach import Reach
-
-    axes = (geometry.kernel_size, geometry.stride, geometry.padding, geometry.dilation)
-    return Reach.of(*axes, transposed=geometry.transposed)
 
 
 def narrow_outputs(geometry: ConvGeometry, box: Box, out_box: Box) -> bool:
