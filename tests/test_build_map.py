@@ -276,5 +276,5 @@ def test_outputs_that_memory_has_no_room_for(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_outputs_that_a_simulated_gpu_has_no_room_for() -> None:
-    with pytest.raises(InputError, match="room for 343000000 outputs takes 5488000000 bytes; accepted by target gfx950"):
+    with pytest.raises(InputError, match="343000000 outputs takes 5488000000 bytes; accepted by target gfx950-sim"):
         sc.build_map(np.array([[0, 1, 2, 3]], np.int32), 700, target="gfx950-sim")

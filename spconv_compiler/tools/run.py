@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Voxelises a point cloud and runs a sparse convolution network on it.",
         epilog="Without --weights the network is not trained: its weights come from --seed.",
     )
-    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help=".bin, .pcd.bin, .npy or .npz")
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="points: .bin, .pcd.bin, .npy or .npz")
     parser.add_argument("--demo", action="store_true", help="run on a generated street scan instead of a file")
     parser.add_argument("--beams", type=positive, default=64, help="beams of the --demo scan (default: 64)")
     grid = parser.add_argument_group("voxels")
@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     layout = parser.add_argument_group("files whose name does not say how they are laid out")
     layout.add_argument("--columns", type=positive, help="values a point in a raw file (.bin: 4, .pcd.bin: 5)")
     layout.add_argument("--raw-dtype", choices=("float16", "float32", "float64"), help="type of a raw file's values")
-    layout.add_argument("--key", help="array of an .npz file")
+    layout.add_argument("--key", help="array of an .npz file that holds the points")
     network = parser.add_argument_group("network")
     network.add_argument(
         "--net", choices=(*nets.NETS, *MODELS, _RENO), default=nets.DEFAULT_NET, help="which (see --list-nets)"
