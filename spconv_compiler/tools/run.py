@@ -24,7 +24,7 @@ from spconv_compiler.io import PRESETS
 from spconv_compiler.nets.registry import MODELS
 from spconv_compiler.nets.reno_pyramid import POS_Q
 from spconv_compiler.options import DTYPES
-from spconv_compiler.tools.console import USAGE, guarded, positive, say
+from spconv_compiler.tools.console import guarded, positive, say
 from spconv_compiler.tools.run_files import DEFAULT_VOXEL
 
 _RENO = "reno"
@@ -33,14 +33,12 @@ _RENO_TEXT = "RENO, which compresses a scan (CVPR 2025); trained, needs --weight
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (default: the program's) and returns the exit code."""
-    try:
-        arguments = _parse(argv)
-    except SystemExit as stop:  # argparse has printed its message
-        return stop.code if isinstance(stop.code, int) else USAGE
-    return guarded("spconv-run", lambda: _list_nets() if arguments.list_nets else _run(arguments))
+    return guarded("spconv-run", lambda: _run(_parse(argv)))
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.list_nets:
+        return _list_nets()
     if arguments.threads is not None:
         env.NUM_THREADS.set(str(arguments.threads))
     mode = "run_reno" if arguments.net == _RENO else "run_model" if arguments.net in MODELS else "run_stack"
