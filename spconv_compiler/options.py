@@ -58,6 +58,29 @@ def whole(value: Any, what: str) -> int:
         raise InputError(f"{what} is {value!r}; accepted: a whole number") from None
 
 
+def check_key_width(bits: int) -> None:
+    """Raises InputError unless packed coordinates have so many bits."""
+    if bits not in (32, 64):
+        raise InputError(f"key_width is {bits}; accepted: 32 or 64")
+
+
+def check_features(options: Any) -> None:
+    """Raises InputError unless channels, dtypes and epilogue of CompileOptions or SparseOptions are there."""
+    c_in, c_out = options.c_in, options.c_out
+    if min(c_in, c_out) < 1 or max(c_in, c_out) > MAX_CHANNELS:
+        raise InputError(f"channels are {c_in} → {c_out}; accepted: 1 to {MAX_CHANNELS} each")
+    for name in ("dtype", "out_dtype"):
+        if getattr(options, name) not in DTYPES:
+            raise InputError(f"{name} is {getattr(options, name)!r}; accepted: {', '.join(DTYPES)}")
+    _ = options.epilogue
+
+
+def parts_that_affect_code(options: Any) -> dict[str, Any]:
+    """The fields of a dataclass that are not marked as without effect."""
+    fields = dataclasses.fields(options)
+    return {field.name: getattr(options, field.name) for field in fields if field.metadata.get("affects_code", True)}
+
+
 @dataclasses.dataclass(frozen=True)
 class CompileOptions:
     """One convolution and how to compile it. Every field enters the cache key unless marked otherwise.
@@ -110,15 +133,9 @@ class CompileOptions:
                 f"kernel {self.kernel_size} with dilation {self.dilation} reaches over {reach} cells; accepted: "
                 f"at most {_INT32_MAX}"
             )
-        if min(self.c_in, self.c_out) < 1 or max(self.c_in, self.c_out) > MAX_CHANNELS:
-            raise InputError(f"channels are {self.c_in} → {self.c_out}; accepted: 1 to {MAX_CHANNELS} each")
-        if self.key_width not in (32, 64):
-            raise InputError(f"key_width is {self.key_width}; accepted: 32 or 64")
-        for name in ("dtype", "out_dtype"):
-            if getattr(self, name) not in DTYPES:
-                raise InputError(f"{name} is {getattr(self, name)!r}; accepted: {', '.join(DTYPES)}")
+        check_key_width(self.key_width)
+        check_features(self)
         check_mapper_name(self.mapper)
-        _ = self.epilogue
 
     @property
     def taps(self) -> int:
@@ -137,8 +154,4 @@ class CompileOptions:
 
     def key_parts(self) -> dict[str, Any]:
         """The fields that affect code."""
-        return {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if field.metadata.get("affects_code", True)
-        }
+        return parts_that_affect_code(self)
