@@ -231,7 +231,7 @@ def plain_int(value: Any, what: str) -> int:
         InputError: anything else; a truth value is none.
     """
     if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
-        return value
+        return value  # type: ignore[return-value]
     if isinstance(value, Tensor) and value.numel() != 1:
         raise InputError(f"{what} is a Tensor of {value.numel()} values; accepted: an int")
     try:
@@ -283,7 +283,8 @@ def expand_nd(ndim: int, value: int | Sequence[int] | Any, what: str = "a size")
         InputError: another number of values, or what is no whole number.
     """
     single = not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0
-    values = [plain_int(item, what) for item in ([value] * ndim if single else value)]
+    given: Any = [value] * ndim if single else value
+    values = [plain_int(item, what) for item in given]
     if len(values) != ndim:
         raise InputError(f"{what} {values} has {len(values)} values; accepted: one number, or {ndim}")
     return values
