@@ -22,7 +22,8 @@ from spconv_compiler.driver import ConvKernel, KernelMap, load_conv
 from spconv_compiler.epilogue import DEFAULT_SLOPE
 from spconv_compiler.errors import InputError
 from spconv_compiler.layouts import channels_of, kernel_of
-from spconv_compiler.operands import check_residual
+from spconv_compiler.map_request import SIZES
+from spconv_compiler.operands import check_bias, check_residual
 from spconv_compiler.options import DTYPES, CompileOptions, triple, whole
 from spconv_compiler.packed_weights import packed_weight
 from spconv_compiler.tensor_cache import TensorCache
@@ -289,20 +290,6 @@ def _check_operands(points: Array, inputs: Array, weights: Array) -> None:
         raise InputError(f"features are {inputs.dtype} but the weight is {weights.dtype}; accepted: equal dtypes")
 
 
-def check_bias(bias: Any, c_out: int) -> Array:
-    """The bias as f32, which is what it is added in."""
-    array = as_array(bias, "bias", on_gpu=True)
-    if array.shape != (c_out,):
-        raise InputError(f"bias has shape {list(array.shape)}; accepted: [{c_out}], one for each output channel")
-    if array.dtype not in DTYPES:
-        raise InputError(f"bias has dtype {array.dtype}; accepted: float32, bfloat16, float16")
-    if array.dtype == "f32":
-        return array
-    source = array.source
-    wide = source.detach().float() if is_tensor(source) else source.astype("float32")
-    return as_array(wide, "bias", on_gpu=True)
-
-
 def _place(features: Array, *others: Array | None) -> int | None:
     """Where all arrays lie: the number of a GPU, or None for host memory; others: coords, weight, bias, residual."""
     first = features.device
@@ -319,8 +306,8 @@ def check_limits(spatial_shape: Any, batch_size: Any) -> _Limits | None:
     if spatial_shape is None and batch_size is None:
         return None
     shape = None if spatial_shape is None else triple(spatial_shape, "spatial_shape")
-    if shape is not None and min(shape) < 1:
-        raise InputError(f"spatial_shape is {shape}; accepted: three sizes (z, y, x) of at least 1")
+    if shape is not None and min(shape) < 0:
+        raise InputError(f"spatial_shape is {shape}; accepted: {SIZES}")
     batches = None if batch_size is None else whole(batch_size, "batch_size")
     if batches is not None and batches < 1:
         raise InputError(f"batch_size is {batches}; accepted: at least 1")
@@ -351,7 +338,7 @@ def _given_box(points: Array, limits: _Limits | None) -> Box | None:
     if points.device is None or limits is None:
         return None
     shape, batches = limits
-    if shape is None or batches is None:
+    if shape is None or batches is None or min(shape) == 0:
         return None
     return Box((0, 0, 0, 0), (batches - 1, shape[0] - 1, shape[1] - 1, shape[2] - 1))
 

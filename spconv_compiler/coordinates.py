@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from spconv_compiler.errors import InputError
 
 _INT32 = np.iinfo(np.int32)
 _AXES = ("batch", "z", "y", "x")
+# Words of what a sort says of how it went.
+_DUPLICATES, _FIRST_ROW, _SECOND_ROW = 0, 1, 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,3 +146,14 @@ def check_box(
         f"{int(outside.sum())} {what} are out of range, the first in row {first}: {rows[first].tolist()} "
         f"({', '.join(_AXES)}); accepted: {', '.join(accepted)}"
     )
+
+
+def check_distinct(word: Callable[[int], int], coords: Array, what: str = "coords") -> None:
+    """Raises InputError when the sort of `coords`, int32 [N, 4], found equal rows; word: of the status that it left."""
+    repeated = word(_DUPLICATES)
+    if repeated:
+        first, second = word(_FIRST_ROW), word(_SECOND_ROW)
+        raise InputError(
+            f"{repeated} {what} repeat an earlier row, the first: rows {first} and {second} are both "
+            f"{numpy_view(coords)[first].tolist()} (batch, z, y, x); accepted: every voxel once"
+        )

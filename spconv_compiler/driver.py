@@ -11,7 +11,7 @@ from spconv_compiler import env, row_order
 from spconv_compiler.arrays import ITEM_BYTES, Array, torch_module
 from spconv_compiler.artifact import Artifact
 from spconv_compiler.compiler import compile_options
-from spconv_compiler.coordinates import Box, numpy_view
+from spconv_compiler.coordinates import Box, check_distinct
 from spconv_compiler.errors import InputError, LaunchError
 from spconv_compiler.options import CompileOptions
 from spconv_compiler.runtime.cpu import CpuBuffer, CpuModule
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from spconv_compiler.driver_gpu import GpuConvKernel
 
 _MAX_ROWS = 2**31 - 1
+# The word of a status buffer that counts pairs.
+_PAIRS = 3
 # As passes/cpu/parallel.py: a kernel makes no more, and every thread has scratch of its own.
 MAX_THREADS = 256
 
@@ -118,15 +120,10 @@ class ConvKernel(HostFunctions):
         symbols |= {"rows": rows, "threads": thread_count(), "order": row_order.known_address(rows)}
         self.artifact.plan.check(symbols)
         kept = self._make_pairs({**symbols, "coords": coords.pointer})
-        status = kept.pop("status").array()
-        if status[0]:
-            first, second = int(status[1]), int(status[2])
-            raise InputError(
-                f"{int(status[0])} coords repeat an earlier row, the first: rows {first} and {second} are both "
-                f"{numpy_view(coords)[first].tolist()} (batch, z, y, x); accepted: every voxel once"
-            )
+        status = kept.pop("status")
+        check_distinct(status.word, coords)
         row_order.note(kept["origin"])
-        return KernelMap(rows, int(status[3]), {**symbols, "order": 0}, kept)
+        return KernelMap(rows, status.word(_PAIRS), {**symbols, "order": 0}, kept)
 
     def calls(self, group: str) -> list[tuple[int, tuple[str, ...]]]:
         """(address of the function, names of its arguments) of each launch of a group."""

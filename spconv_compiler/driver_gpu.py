@@ -24,8 +24,9 @@ from spconv_compiler.schedules.mappers import DENSE_GRID, NARROW_KEYS, Z_DELTA, 
 from spconv_compiler.targets import GpuTarget
 
 _MAX_ROWS = 2**31 - 1
-# The buffer that holds the number of pairs of each tap (passes/convert_compact_to_gpu.py).
-_TAP_COUNTS = "tap_count"
+# The buffer that holds the number of pairs of each tap (passes/convert_compact_to_gpu.py and, of maps between two sets,
+# passes/convert_cross_compact_to_gpu.py).
+TAP_COUNTS = "tap_count"
 # What gemms read of a map. All of it is kept: kernels that share a map need not read the same of it.
 MAP_BUFFERS = (
     "in_rows",
@@ -67,7 +68,56 @@ class DeviceMap:
             return int(read(call, self._counts, np.int32).sum(dtype=np.int64))
 
 
-class GpuConvKernel:
+class GpuKernel:
+    """Code that is loaded on one GPU, and how its calls reach arrays there.
+
+    Attributes:
+        artifact: what was compiled.
+    """
+
+    def __init__(
+        self, artifact: Artifact, target: GpuTarget, open_device: Callable[[int], Device], index: int | None
+    ) -> None:
+        self.artifact, self._target = artifact, target
+        self._open_device, self._index = open_device, index
+        self._device = open_device(index or 0)
+        self._plan = GpuPlan(artifact.plan, self._device, artifact.object, keep=(TAP_COUNTS, *MAP_BUFFERS))
+
+    @property
+    def device(self) -> Device:
+        """What it runs on."""
+        return self._device
+
+    @property
+    def loaded(self) -> GpuPlan:
+        """The plan with its code, for who queues its groups himself (network/captured.py)."""
+        return self._plan
+
+    def _call(self, share: bool) -> AbstractContextManager[HostCall | TensorCall]:
+        if self._index is None:
+            return host_call(self._device)
+        device: Any = self._device
+        return tensor_call(device, share=share)
+
+    def checksum(self, array: Array) -> int:
+        """A checksum of a host array's bytes. Tensors on a device have none: their version counter must do."""
+        if array.device is not None:
+            return 0
+        digest = hashlib.blake2b(bytes_at(array.pointer, array.nbytes).data, digest_size=8)
+        return int.from_bytes(digest.digest(), "little")
+
+    def box(self, coords: Array) -> Box:
+        """The box around coords int32 [N, 4], N ≥ 1."""
+        if coords.device is not None:
+            low, high = coords.source.amin(0).tolist(), coords.source.amax(0).tolist()
+        else:
+            rows = numpy_view(coords)
+            # Column by column: four times as fast as one reduction over the long axis.
+            low, high = ([int(limit(rows[:, axis])) for axis in range(4)] for limit in (np.min, np.max))
+        return Box(tuple(low), tuple(high))
+
+
+class GpuConvKernel(GpuKernel):
     """A submanifold convolution ready to run on one GPU. See `load_conv`.
 
     It takes arrays in host memory: they are copied, and every method returns when its work is done. What `on` gives
@@ -89,10 +139,8 @@ class GpuConvKernel:
         index: int | None = None,
         family: dict[int | None, GpuConvKernel] | None = None,
     ) -> None:
-        self.artifact, self.options, self._target = artifact, options, target
-        self._open_device, self._index = open_device, index
-        self._device = open_device(index or 0)
-        self._plan = GpuPlan(artifact.plan, self._device, artifact.object, keep=(_TAP_COUNTS, *MAP_BUFFERS))
+        super().__init__(artifact, target, open_device, index)
+        self.options = options
         self._family = {} if family is None else family
         self._family[index] = self
         launches = artifact.plan.launches
@@ -122,29 +170,6 @@ class GpuConvKernel:
             found = GpuConvKernel(self.artifact, self.options, self._target, self._open_device, index, self._family)
         return found
 
-    def _call(self, wait: bool) -> AbstractContextManager[HostCall | TensorCall]:
-        if self._index is None:
-            return host_call(self._device)
-        device: Any = self._device
-        return tensor_call(device, share=wait)
-
-    def checksum(self, array: Array) -> int:
-        """A checksum of a host array's bytes. Tensors on a device have none: their version counter must do."""
-        if array.device is not None:
-            return 0
-        digest = hashlib.blake2b(bytes_at(array.pointer, array.nbytes).data, digest_size=8)
-        return int.from_bytes(digest.digest(), "little")
-
-    def box(self, coords: Array) -> Box:
-        """The box around coords int32 [N, 4], N ≥ 1."""
-        if coords.device is not None:
-            low, high = coords.source.amin(0).tolist(), coords.source.amax(0).tolist()
-        else:
-            rows = numpy_view(coords)
-            # Column by column: four times as fast as one reduction over the long axis.
-            low, high = ([int(limit(rows[:, axis])) for axis in range(4)] for limit in (np.min, np.max))
-        return Box(tuple(low), tuple(high))
-
     def key_width(self, box: Box) -> int:
         """Bits of the keys that the coordinates of a box need."""
         narrow = self._target.narrow_cells if self.options.mapper == DENSE_GRID else NARROW_KEYS
@@ -157,16 +182,6 @@ class GpuConvKernel:
             return options.mapper
         cells = box.symbols(options.kernel_size, options.dilation)["cells"]
         return choose_mapper(cells, rows, options.taps, self._target)
-
-    @property
-    def device(self) -> Device:
-        """What it runs on."""
-        return self._device
-
-    @property
-    def loaded(self) -> GpuPlan:
-        """The plan with its code, for who queues its groups himself (network/captured.py)."""
-        return self._plan
 
     def map_maker(self, box: Box, rows: int) -> GpuConvKernel:
         """The kernel that builds maps of so many coordinates in a box: this one, or the same with the other mapper."""
@@ -200,7 +215,7 @@ class GpuConvKernel:
         self.artifact.plan.check(symbols)
         with self._call(True) as call:
             kept = self._plan.run("pairs", symbols, {"coords": call.place("coords", coords)}, call)
-        counts = kept.pop(_TAP_COUNTS, None)
+        counts = kept.pop(TAP_COUNTS, None)
         return DeviceMap(rows, symbols, kept, self._call, counts)
 
     def pack(self, weight: Array) -> dict[str, Buffer]:

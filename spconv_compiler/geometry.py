@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from spconv_compiler.coordinates import Box
 from spconv_compiler.errors import InputError
@@ -152,3 +152,11 @@ def cells_of(symbols: dict[str, int], extent: str, what: str) -> int:
 def key_width(symbols: dict[str, int]) -> int:
     """Bits of a packed coordinate, 32 or 64."""
     return 32 if symbols["cells"] < 2**31 - _SLACK else 64
+
+
+def reach_of(geometry: ConvGeometry) -> Any:
+    """The geometry as passes have it."""
+    from spconv_compiler.passes.reach import Reach
+
+    axes = (geometry.kernel_size, geometry.stride, geometry.padding, geometry.dilation)
+    return Reach.of(*axes, transposed=geometry.transposed)

@@ -18,7 +18,7 @@ from spconv_compiler.targets import get_target, target_names
 if TYPE_CHECKING:
     from spconv_compiler.sparse_driver_gpu import GpuSparseKernel
 
-SIZES = "three sizes (z, y, x) of at least 1"
+SIZES = "three sizes (z, y, x) of at least 1, or of 0 where there are no voxels"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -49,7 +49,7 @@ def set_box(
     """
     if coords.shape[0] == 0:
         return None, None
-    if request.capacity is not None and shape is not None and request.batches is not None:
+    if request.capacity is not None and shape is not None and request.batches is not None and min(shape) > 0:
         z, y, x = shape
         return Box((0, 0, 0, 0), (request.batches - 1, z - 1, y - 1, x - 1)), None
     box, checksum = kernel.seen(coords) if isinstance(kernel, SparseKernel) else (kernel.box(coords), None)

@@ -188,7 +188,8 @@ def build_maps(
         CompileError, LaunchError, ToolchainError: see compile_conv and driver.load_conv.
     """
     _check(geometries)
-    levels = {INPUT: _Level(coords, spatial_shape, KnownOrder())}
+    limits = api.check_limits(spatial_shape, batch_size)
+    levels = {INPUT: _Level(coords, None if limits is None else limits[0], KnownOrder())}
     maps: dict[str, Any] = {}
     for name, geometry in geometries.items():
         read = _level(levels, geometry.reads, name, "reads")
@@ -223,10 +224,8 @@ def _level(levels: dict[str, _Level], wanted: str, name: str, what: str) -> _Lev
 
 
 def _submanifold(read: _Level, geometry: MapGeometry, batches: int | None, target: str | None) -> SubmanifoldMap:
-    # Where a level has no room for a voxel there is none to be checked.
-    shape = None if read.shape is not None and min(read.shape) == 0 else read.shape
     size, step = triple(geometry.kernel_size, "kernel_size"), triple(geometry.dilation, "dilation")
-    made = api.cached_map(read.coords, size, dilation=step, spatial_shape=shape, batch_size=batches, target=target)
+    made = api.cached_map(read.coords, size, dilation=step, spatial_shape=read.shape, batch_size=batches, target=target)
     z, y, x = (axis // 2 * each for axis, each in zip(size, step, strict=True))
     return SubmanifoldMap(read.coords, made, ConvGeometry(size, (1, 1, 1), (z, y, x), step), target)
 

@@ -17,6 +17,20 @@ _INT32_MAX = 2**31 - 1
 _NO_EFFECT = {"affects_code": False}
 
 
+def is_bool(value: Any) -> bool:
+    """Whether a value is a truth value, of Python, numpy or torch, all of which pass for 0 or 1 somewhere."""
+    return isinstance(value, bool) or str(getattr(value, "dtype", "")).rpartition(".")[2] == "bool"
+
+
+def _index(value: Any) -> int:
+    """As operator.index; TypeError for a truth value too, which is no number of anything."""
+    if type(value) is int:
+        return value
+    if is_bool(value):
+        raise TypeError
+    return operator.index(value)
+
+
 def triple(value: Any, what: str) -> tuple[int, int, int]:
     """(z, y, x) from one number or three.
 
@@ -24,7 +38,7 @@ def triple(value: Any, what: str) -> tuple[int, int, int]:
         InputError: anything else.
     """
     try:
-        numbers = (operator.index(value),) * 3 if not hasattr(value, "__len__") else tuple(map(operator.index, value))
+        numbers = (_index(value),) * 3 if not hasattr(value, "__len__") else tuple(map(_index, value))
     except TypeError:
         numbers = ()
     if len(numbers) != 3:
@@ -39,9 +53,32 @@ def whole(value: Any, what: str) -> int:
         InputError: anything else.
     """
     try:
-        return operator.index(value)
+        return _index(value)
     except TypeError:
         raise InputError(f"{what} is {value!r}; accepted: a whole number") from None
+
+
+def check_key_width(bits: int) -> None:
+    """Raises InputError unless packed coordinates have so many bits."""
+    if bits not in (32, 64):
+        raise InputError(f"key_width is {bits}; accepted: 32 or 64")
+
+
+def check_features(options: Any) -> None:
+    """Raises InputError unless channels, dtypes and epilogue of CompileOptions or SparseOptions are there."""
+    c_in, c_out = options.c_in, options.c_out
+    if min(c_in, c_out) < 1 or max(c_in, c_out) > MAX_CHANNELS:
+        raise InputError(f"channels are {c_in} → {c_out}; accepted: 1 to {MAX_CHANNELS} each")
+    for name in ("dtype", "out_dtype"):
+        if getattr(options, name) not in DTYPES:
+            raise InputError(f"{name} is {getattr(options, name)!r}; accepted: {', '.join(DTYPES)}")
+    _ = options.epilogue
+
+
+def parts_that_affect_code(options: Any) -> dict[str, Any]:
+    """The fields of a dataclass that are not marked as without effect."""
+    fields = dataclasses.fields(options)
+    return {field.name: getattr(options, field.name) for field in fields if field.metadata.get("affects_code", True)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,21 +123,19 @@ class CompileOptions:
             raise InputError(f"kernel_size is {self.kernel_size}; accepted: three odd sizes (z, y, x)")
         if len(self.dilation) != 3 or min(self.dilation) < 1:
             raise InputError(f"dilation is {self.dilation}; accepted: three numbers of at least 1 (z, y, x)")
+        for name in ("c_in", "c_out", "key_width"):
+            whole(getattr(self, name), name)
+        for name in ("kernel_size", "dilation"):
+            triple(getattr(self, name), name)
         reach = max(step * (size - 1) for step, size in zip(self.dilation, self.kernel_size, strict=True))
         if reach > _INT32_MAX:
             raise InputError(
                 f"kernel {self.kernel_size} with dilation {self.dilation} reaches over {reach} cells; accepted: "
                 f"at most {_INT32_MAX}"
             )
-        if min(self.c_in, self.c_out) < 1 or max(self.c_in, self.c_out) > MAX_CHANNELS:
-            raise InputError(f"channels are {self.c_in} → {self.c_out}; accepted: 1 to {MAX_CHANNELS} each")
-        if self.key_width not in (32, 64):
-            raise InputError(f"key_width is {self.key_width}; accepted: 32 or 64")
-        for name in ("dtype", "out_dtype"):
-            if getattr(self, name) not in DTYPES:
-                raise InputError(f"{name} is {getattr(self, name)!r}; accepted: {', '.join(DTYPES)}")
+        check_key_width(self.key_width)
+        check_features(self)
         check_mapper_name(self.mapper)
-        _ = self.epilogue
 
     @property
     def taps(self) -> int:
@@ -119,8 +154,4 @@ class CompileOptions:
 
     def key_parts(self) -> dict[str, Any]:
         """The fields that affect code."""
-        return {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if field.metadata.get("affects_code", True)
-        }
+        return parts_that_affect_code(self)

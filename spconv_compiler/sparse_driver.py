@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +15,10 @@ import numpy.typing as npt
 from spconv_compiler import row_order
 from spconv_compiler.arrays import Array, address_of
 from spconv_compiler.compiler import compile_options
-from spconv_compiler.coordinates import Box, numpy_view
+from spconv_compiler.coordinates import Box, check_distinct
 from spconv_compiler.driver import check_runnable, thread_count
 from spconv_compiler.errors import InputError
-from spconv_compiler.geometry import key_width, output_symbols
+from spconv_compiler.geometry import key_width, output_symbols, reach_of
 from spconv_compiler.runtime.cpu import CpuBuffer, CpuModule
 from spconv_compiler.runtime.host_functions import HostFunctions, UsedTaps, used_taps
 from spconv_compiler.runtime.plan import CpuPlan
@@ -29,8 +31,11 @@ if TYPE_CHECKING:
     from spconv_compiler.sparse_driver_gpu import GpuSparseKernel
 
 MAX_ROWS = 2**31 - 1
-# Words of a status buffer.
-_DUPLICATES, _FIRST_ROW, _SECOND_ROW = 0, 1, 2
+# What an output takes while outputs are made: a key of 32 bits twice, its coordinates, its row.
+_OUTPUT_BYTES = 28
+# Outputs of an input that no convolution exceeds: with more, as many as there may be have to fit into memory.
+_USUAL_OUTPUTS = 343
+# The word of a status buffer that counts outputs.
 _OUTPUTS = 0
 # Of the two sets: the symbols that count and order their rows, and the buffers that they are sorted into.
 _ROWS = {"fine": "rows", "coarse": "coarse_rows"}
@@ -136,7 +141,7 @@ class SparseKernel(HostFunctions):
         """The coordinates that "outputs" makes of coords int32 [N, 4], in ascending order.
 
         Raises:
-            InputError: there are 2^31 outputs or more, or a capacity is given.
+            InputError: there are 2^31 outputs or more, or too many for this host's memory, or a capacity is given.
             LaunchError: out of memory, or 2^31 candidates or more.
         """
         if capacity is not None:
@@ -144,6 +149,7 @@ class SparseKernel(HostFunctions):
         read, made = ("coarse", "fine") if self.options.geometry.transposed else ("fine", "coarse")
         rows = coords.shape[0]
         values = {**symbols, _ROWS[read]: rows, "threads": thread_count()}
+        self._check_room(rows, symbols)
         self.artifact.plan.check(values)
         values["coords"], values[_ORDERS[read]] = coords.pointer, row_order.known_address(rows)
         known = self._program((read, "coords"), _SORTED[read], _MADE)(values)
@@ -160,6 +166,18 @@ class SparseKernel(HostFunctions):
         box = {name: value for name, value in symbols.items() if not name.startswith("out_")}
         return Outputs(found, known=known, symbols=box, width=self.options.key_width)
 
+    def _check_room(self, rows: int, symbols: Mapping[str, int]) -> None:
+        """Refuses a kernel of very many taps whose outputs may take more than half of the memory."""
+        each = reach_of(self.options.geometry).most
+        cells = symbols["batches"] * math.prod(symbols[f"out_extent_{axis}"] for axis in "zyx")
+        most, room = min(rows * each, cells), host_bytes() // 2 // _OUTPUT_BYTES
+        if each > _USUAL_OUTPUTS and most > room:
+            raise InputError(
+                f"kernel {self.options.geometry.kernel_size} may make {most} outputs of {rows} coords, which take "
+                f"{most * _OUTPUT_BYTES} bytes; accepted: at most {room} outputs, half of this host's memory (a "
+                "smaller kernel or spatial_shape, or a greater stride)"
+            )
+
     def _sort(self, which: str, values: Mapping[str, int], *, of_inputs: bool) -> dict[str, CpuBuffer]:
         """Sorts the "fine" or the "coarse" set: its keys, their rows, and how it went."""
         order = row_order.known_address(values[_ROWS[which]]) if of_inputs else 0
@@ -174,12 +192,14 @@ class SparseKernel(HostFunctions):
         out_coords: Array,
         symbols: Mapping[str, int],
         known: Mapping[str, CpuBuffer] | None = None,
+        names: tuple[str, str] = ("coords", "out_coords"),
     ) -> dict[str, CpuBuffer]:
         """Sorts both sets, for `pairs` to look up which voxels meet; coords of inputs and of outputs are int32 [N, 4].
 
         Args:
             symbols: the box of map_numbers, rows (of the fine set) and coarse_rows.
             known: both sets sorted, as `outputs` left them for this geometry or for its inverse.
+            names: what messages call coords and out_coords: of an inverse, the arguments that the map was built of.
 
         Raises:
             InputError: a set has two equal rows; the message counts them and shows the first pair.
@@ -195,11 +215,9 @@ class SparseKernel(HostFunctions):
                 for which, of_inputs in (("fine", not transposed), ("coarse", transposed))
             ]
             known = sets[0] | sets[1]
-        fine, coarse = (out_coords, coords) if transposed else (coords, out_coords)
-        names = ("out_coords", "coords") if transposed else ("coords", "out_coords")
-        for status, given, what in (("status", fine, names[0]), ("coarse_status", coarse, names[1])):
-            if known[status].word(_DUPLICATES):
-                check_distinct(known[status].array(), given, what)
+        first, second = ("coarse_status", "status") if transposed else ("status", "coarse_status")
+        for status, given, what in ((first, coords, names[0]), (second, out_coords, names[1])):
+            check_distinct(known[status].word, given, what)
         return dict(known)
 
     def sorted_sets(self, related: Mapping[str, CpuBuffer]) -> dict[str, CpuBuffer]:
@@ -267,14 +285,9 @@ class SparseKernel(HostFunctions):
         self._plan.run("output", values, {**pairs, **(packed or {})})
 
 
-def check_distinct(status: npt.NDArray[Any], coords: Array, what: str) -> None:
-    """Raises InputError when the sort of `coords` found equal rows."""
-    if status[_DUPLICATES]:
-        first, second = int(status[_FIRST_ROW]), int(status[_SECOND_ROW])
-        raise InputError(
-            f"{int(status[_DUPLICATES])} {what} repeat an earlier row, the first: rows {first} and {second} are both "
-            f"{numpy_view(coords)[first].tolist()} (batch, z, y, x); accepted: every voxel once"
-        )
+def host_bytes() -> int:
+    """Bytes of this host's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 @functools.lru_cache(maxsize=256)

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from spconv_compiler.arrays import ITEM_BYTES, Array, address_of, as_array, bytes_at
+from spconv_compiler.arrays import ITEM_BYTES, Array, address_of, as_array
 from spconv_compiler.compiler import compile_options
-from spconv_compiler.coordinates import Box, numpy_view
-from spconv_compiler.driver_gpu import MAP_BUFFERS, check_place
+from spconv_compiler.coordinates import Box
+from spconv_compiler.driver_gpu import TAP_COUNTS, GpuKernel, check_place
 from spconv_compiler.errors import InputError
-from spconv_compiler.geometry import ConvGeometry, cells_of, output_symbols
-from spconv_compiler.runtime.calls import HostCall, TensorCall, host_call, read, tensor_call
+from spconv_compiler.geometry import ConvGeometry, cells_of, output_symbols, reach_of
+from spconv_compiler.runtime.calls import HostCall, TensorCall, read
 from spconv_compiler.runtime.device import Buffer, Device
-from spconv_compiler.runtime.gpu_plan import GpuPlan
 from spconv_compiler.schedules.mappers import (
     COARSE_ASCENDING,
     COARSE_GRID,
@@ -36,8 +33,6 @@ from spconv_compiler.sparse_driver import MapPairs, Outputs
 from spconv_compiler.sparse_options import SparseOptions
 from spconv_compiler.targets import GpuTarget
 
-# The buffer that holds the number of pairs of each tap (passes/convert_cross_compact_to_gpu.py).
-_TAP_COUNTS = "tap_count"
 # Where the rows of outputs are sorted instead (passes/gpu/sorted_tiles.py): their table and their order.
 _SORTED_TABLE, _ROW_ORDER, _TILE_ROWS = "sorted_table", "row_order", 16
 # Words of a count: rows that are there, rows that would be there with room for all (passes/gpu/output_cells.py).
@@ -50,7 +45,7 @@ _AUTO = "auto"
 _MOST_BYTES = {False: 1 << 36, True: 1 << 31}
 
 
-class GpuSparseKernel:
+class GpuSparseKernel(GpuKernel):
     """One op between two coordinate sets, ready to run on one GPU. See `sparse_driver.load_sparse`.
 
     As driver_gpu.GpuConvKernel it takes arrays in host memory; what `on` gives for a device takes torch tensors there.
@@ -67,11 +62,8 @@ class GpuSparseKernel:
         index: int | None = None,
         family: dict[int | None, GpuSparseKernel] | None = None,
     ) -> None:
-        self.options, self._target = options, target
-        self.artifact = compile_options(options)
-        self._open_device, self._index = open_device, index
-        self._device = open_device(index or 0)
-        self._plan = GpuPlan(self.artifact.plan, self._device, self.artifact.object, keep=(_TAP_COUNTS, *MAP_BUFFERS))
+        super().__init__(compile_options(options), target, open_device, index)
+        self.options = options
         self._family = {} if family is None else family
         self._family[index] = self
 
@@ -88,42 +80,10 @@ class GpuSparseKernel:
         found = self._family.get(index)
         return found or GpuSparseKernel(self.options, self._target, self._open_device, index, self._family)
 
-    @property
-    def device(self) -> Device:
-        """What it runs on."""
-        return self._device
-
-    @property
-    def loaded(self) -> GpuPlan:
-        """The plan with its code, for who queues its groups himself (network/captured.py)."""
-        return self._plan
-
-    def _call(self, share: bool) -> AbstractContextManager[HostCall | TensorCall]:
-        if self._index is None:
-            return host_call(self._device)
-        device: Any = self._device
-        return tensor_call(device, share=share)
-
     def signature(self, group: str) -> tuple[Any, ...]:
         """The place and the kernels of a group. Names say all that code depends on: equal ones, equal results."""
         kernels = (launch.kernel for launch in self.artifact.plan.launches if launch.group == group)
         return (self._target.name, self._index, *kernels)
-
-    def checksum(self, array: Array) -> int:
-        """A checksum of a host array's bytes. Tensors on a device have none: their version counter must do."""
-        if array.device is not None:
-            return 0
-        digest = hashlib.blake2b(bytes_at(array.pointer, array.nbytes).data, digest_size=8)
-        return int.from_bytes(digest.digest(), "little")
-
-    def box(self, coords: Array) -> Box:
-        """The box around coords int32 [N, 4], N ≥ 1."""
-        if coords.device is not None:
-            low, high = coords.source.amin(0).tolist(), coords.source.amax(0).tolist()
-        else:
-            rows = numpy_view(coords)
-            low, high = ([int(limit(rows[:, axis])) for axis in range(4)] for limit in (np.min, np.max))
-        return Box(tuple(low), tuple(high))
 
     def output_numbers(self, box: Box, out_box: Box) -> tuple[dict[str, int], int]:
         """(the plan's symbols, bits of a key) for outputs in `out_box` of inputs in `box`.
@@ -210,7 +170,7 @@ class GpuSparseKernel:
         if nbytes > most:
             raise InputError(
                 f"{what} takes {nbytes} bytes; accepted by target {self._target.name}: at most {most} (a smaller "
-                "spatial_shape, fewer batches, or target='cpu')"
+                "spatial_shape or kernel, fewer batches, or target='cpu')"
             )
 
     def outputs(self, coords: Array, symbols: Mapping[str, int], capacity: int | None) -> Outputs:
@@ -220,7 +180,8 @@ class GpuSparseKernel:
         `capacity` rows, those behind the last output in batch −1.
 
         Raises:
-            InputError: there may be 2^30 outputs or more. LaunchError, SimulatorError: the device refuses or fails.
+            InputError: there may be 2^30 outputs or more, or they take too much memory.
+            LaunchError, SimulatorError: the device refuses or fails.
         """
         geometry = self.options.geometry
         inputs, outputs = ("coarse_rows", "rows") if geometry.transposed else ("rows", "coarse_rows")
@@ -228,6 +189,7 @@ class GpuSparseKernel:
         if most > _MOST_OUTPUTS:
             raise InputError(f"the coords may have {most} outputs; accepted by GPUs: at most {_MOST_OUTPUTS}")
         room = most if capacity is None else capacity
+        self._check_bytes(16 * room, f"room for {room} outputs")
         numbers = {**symbols, inputs: coords.shape[0], outputs: room, "threads": 1}
         self.artifact.plan.check(numbers)
         with self._call(True) as call:
@@ -295,7 +257,7 @@ class GpuSparseKernel:
         given = {**related, **{name: related[self._neutral(name)] for name in names}}
         with self._call(True) as call:
             kept = self._plan.run("pairs", {**symbols, "threads": 1}, call.use(given), call)
-        counts = kept.pop(_TAP_COUNTS, None)
+        counts = kept.pop(TAP_COUNTS, None)
         # A pool has no list of pairs, and reads the number of outputs.
         kept["out_coords_count"] = given["out_coords_count"]
         if _SORTED_TABLE in kept:
@@ -361,14 +323,6 @@ class GpuSparseKernel:
 def _or_auto(mapper: str) -> str:
     """A mapper as SparseOptions has it: that of "auto" has no kernels of its own."""
     return _AUTO if mapper in (COARSE_GRID, MARKED_CELLS) else mapper
-
-
-def reach_of(geometry: ConvGeometry) -> Any:
-    """The geometry as passes have it."""
-    from spconv_compiler.passes.reach import Reach
-
-    axes = (geometry.kernel_size, geometry.stride, geometry.padding, geometry.dilation)
-    return Reach.of(*axes, transposed=geometry.transposed)
 
 
 def narrow_outputs(geometry: ConvGeometry, box: Box, out_box: Box) -> bool:

@@ -13,7 +13,7 @@ from spconv_compiler.arrays import ITEM_BYTES, Array, lasting_tensors
 from spconv_compiler.coordinates import Box
 from spconv_compiler.errors import InputError
 from spconv_compiler.geometry import ConvGeometry, Triple
-from spconv_compiler.map_request import SIZES, MapRequest, map_request, sparse_kernel, target_for
+from spconv_compiler.map_request import MapRequest, map_request, sparse_kernel, target_for
 from spconv_compiler.map_sets import Kernel, check_alike, checked_set, like_coords, made_outputs, set_box
 from spconv_compiler.sparse_driver import MapPairs, Outputs, SparseKernel
 
@@ -144,10 +144,15 @@ class MapState:
             inputs = checked_set(in_coords, "coords")
             if not self.outputs_unchanged() or self._checksum(inputs) != self._known:
                 raise InputError("the coords of this map were changed after it was built; build it again")
-            sets = (self.out_set, inputs) if inverse else (inputs, self.out_set)
-            known = {} if self._sorted is None else {"known": self._sorted}
-            counts = {} if self.out_count is None else {"in_count" if inverse else "out_count": self.out_count}
-            self._related[related] = kernel.relate(*sets, self.symbols, **counts, **known)
+            sets, names = (inputs, self.out_set), ("coords", "out_coords")
+            if inverse:
+                sets, names = sets[::-1], names[::-1]
+            more: dict[str, Any] = {}
+            if isinstance(kernel, SparseKernel):
+                more = {"known": self._sorted, "names": names}
+            elif self.out_count is not None:
+                more = {"in_count" if inverse else "out_count": self.out_count}
+            self._related[related] = kernel.relate(*sets, self.symbols, **more)
         pairs: MapPairs = kernel.pairs(self._related[related], self.symbols)
         if isinstance(kernel, SparseKernel):
             # Nothing else is worth keeping: for the other direction the table of neighbours is made again.
@@ -314,8 +319,8 @@ def build_map(
         kernel_size, stride, padding, dilation: one number or (z, y, x).
         spatial_shape: (z, y, x) that coords must lie in. Outputs then lie in the shape that spconv 2.x gives
             (ConvGeometry.output_shape), as those of a dense convolution do; without it the grid has no edge, and
-            coordinates are divided rounding down. Where there are no coords, sizes of 0 are accepted: those of an
-            out_spatial_shape that has no room for an output.
+            coordinates are divided rounding down. Sizes of 0, such as those of an out_spatial_shape that has no room
+            for an output, are accepted: no coords lie in them.
         output_padding: added to the output shape of a transposed convolution.
         batch_size: number of batches that coords must lie in.
         out_coords: the outputs, if they are to be these and not those that inputs reach; kind and columns as coords.
@@ -355,8 +360,6 @@ def _map_of(request: MapRequest, coords: Any, out_coords: Any) -> SparseMap:
 def make_map(request: MapRequest, coords: Any, out_coords: Any = None) -> MapState:
     """What build_map does once its arguments are checked."""
     inputs = checked_set(coords, "coords")
-    if request.shape is not None and min(request.shape) == 0 and inputs.shape[0] > 0:
-        raise InputError(f"spatial_shape is {request.shape}; accepted: {SIZES}, or of 0 where there are no coords")
     kernel, made = request.kernel.on(inputs.device), None
     box, checksum = set_box(kernel, inputs, request, request.shape, "coords")
     if out_coords is None:

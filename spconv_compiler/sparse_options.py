@@ -8,7 +8,7 @@ from typing import Any
 from spconv_compiler.epilogue import Epilogue
 from spconv_compiler.errors import InputError
 from spconv_compiler.geometry import ConvGeometry
-from spconv_compiler.options import DTYPES, MAX_CHANNELS
+from spconv_compiler.options import check_features, check_key_width, parts_that_affect_code
 
 OPERATIONS = ("outputs", "conv", "max_pool", "avg_pool", "pointwise", "affine", "concat")
 # Those of one array of rows, without coordinates: their geometry says nothing.
@@ -58,16 +58,9 @@ class SparseOptions:
     def __post_init__(self) -> None:
         if self.operation not in OPERATIONS:
             raise InputError(f"operation is {self.operation!r}; accepted: {', '.join(OPERATIONS)}")
-        if self.key_width not in (32, 64):
-            raise InputError(f"key_width is {self.key_width}; accepted: 32 or 64")
-        if self.operation == "outputs":
-            return
-        if min(self.c_in, self.c_out) < 1 or max(self.c_in, self.c_out) > MAX_CHANNELS:
-            raise InputError(f"channels are {self.c_in} → {self.c_out}; accepted: 1 to {MAX_CHANNELS} each")
-        for name in ("dtype", "out_dtype"):
-            if getattr(self, name) not in DTYPES:
-                raise InputError(f"{name} is {getattr(self, name)!r}; accepted: {', '.join(DTYPES)}")
-        _ = self.epilogue
+        check_key_width(self.key_width)
+        if self.operation != "outputs":
+            check_features(self)
 
     @property
     def epilogue(self) -> Epilogue:
@@ -84,8 +77,4 @@ class SparseOptions:
 
     def key_parts(self) -> dict[str, Any]:
         """The fields that affect code."""
-        return {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if field.metadata.get("affects_code", True)
-        }
+        return parts_that_affect_code(self)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hip_harness import Shim
     from hip_raw import Raw
 
+    from spconv_compiler.cache import DiskCache
     from spconv_compiler.runtime.hip import Stream
     from spconv_compiler.runtime.hip_device import HipDevice
     from spconv_compiler.runtime.hip_library import HipLibrary
@@ -129,3 +130,13 @@ def raw(hip: HipLibrary) -> Iterator[Raw]:
     found = Raw(hip)
     yield found
     found.release()
+
+
+@pytest.fixture
+def disk(tmp_path: pathlib.Path) -> DiskCache:
+    """A kernel cache on disk, empty."""
+    from cache_cases import BOUND
+
+    from spconv_compiler.cache import DiskCache
+
+    return DiskCache(tmp_path / "cache", BOUND)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import spconv_compiler as sc
 from spconv_compiler import reference_cross as rc
-from spconv_compiler import sparse_map
+from spconv_compiler import sparse_driver, sparse_map
 from spconv_compiler.errors import InputError
 from spconv_compiler.geometry import key_width
 
@@ -237,6 +237,18 @@ def test_duplicates_are_counted_and_named(transposed: bool) -> None:
         sc.build_map(coords[:2], 2, transposed=transposed, out_coords=coords[[1, 1, 0]]).pairs()
 
 
+@TRANSPOSED
+def test_duplicates_are_called_what_the_map_was_given(transposed: bool) -> None:
+    """By an inverse as well, whose outputs are the coords of the map."""
+    coords = np.array([[0, 1, 2, 3], [0, 4, 4, 4], [0, 1, 2, 3]], np.int32)
+    weight = np.ones((4, 2, 2, 2, 4), np.float32)
+    for sets, message in (((coords, coords[:2]), "1 coords repeat"), ((coords[:2], coords), "1 out_coords repeat")):
+        for inverse, run in enumerate((sc.mapped_conv3d, sc.sparse_inverse_conv3d)):
+            map_ = sc.build_map(sets[0], 2, transposed=transposed, out_coords=sets[1])
+            with pytest.raises(InputError, match=f"^{message} an earlier row, the first: rows 0 and 2"):
+                run(np.ones((len(sets[inverse]), 4), np.float32), weight, map=map_)
+
+
 @pytest.mark.parametrize("ascending", [False, True])
 @pytest.mark.parametrize("taps", [1, 27, 70000])
 def test_pairs_are_ordered_by_tap_then_by_output(taps: int, ascending: bool) -> None:
@@ -245,3 +257,24 @@ def test_pairs_are_ordered_by_tap_then_by_output(taps: int, ascending: bool) -> 
     rows = rng.permutation(2000).astype(np.int32)
     rows = np.sort(rows) if ascending else rows
     np.testing.assert_array_equal(sparse_map._by_tap(tap, rows), np.lexsort((rows, tap)))
+
+
+def test_outputs_that_memory_has_no_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel of 1000 x 1000 x 1000 was killed; here the host has memory for 2^20 outputs, and a little more."""
+    monkeypatch.setattr(sparse_driver, "host_bytes", lambda: 2 * 28 * 2**20 + 55)
+    coords = np.array([[0, 1, 2, 3], [0, 500, 500, 500]], np.int32)
+    found = r"kernel \(120, 120, 120\) may make 3456000 outputs of 2 coords, which take 96768000 bytes"
+    with pytest.raises(InputError, match=f"{found}; accepted: at most 1048576 outputs"):
+        sc.build_map(coords, 120)
+    # The grid, and a stride, leave less.
+    middle = np.array([[0, 60, 60, 60]], np.int32)
+    assert sc.build_map(middle, 120, spatial_shape=(121, 122, 123)).out_rows == 2 * 3 * 4
+    assert sc.build_map(coords, 120, stride=4).out_rows == 2 * 30**3
+    # As many outputs of few taps are not looked at: inputs share theirs.
+    many = voxels(40_000, (40, 40, 40))
+    assert sc.build_map(many, 3).out_rows < 2**20 < len(many) * 27
+
+
+def test_outputs_that_a_simulated_gpu_has_no_room_for() -> None:
+    with pytest.raises(InputError, match="343000000 outputs takes 5488000000 bytes; accepted by target gfx950-sim"):
+        sc.build_map(np.array([[0, 1, 2, 3]], np.int32), 700, target="gfx950-sim")

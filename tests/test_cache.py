@@ -2,47 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cache_cases import FILES, KEY, PARTS, files_only, key_of, run_script
 
 from spconv_compiler import cache_disk, env
-from spconv_compiler.cache import DiskCache, KernelCache, open_disk_cache
+from spconv_compiler.cache import KernelCache, open_disk_cache
 from spconv_compiler.errors import CacheWarning, InputError
-
-REPOSITORY = Path(__file__).resolve().parent.parent
-FILES = {"kernel.so": bytes(range(256)) * 8, "kernel.s": b"s_endpgm\n", "meta.json": b"{}", "empty": b""}
-PARTS = {"kernel_size": (3, 3, 3), "c_in": 16, "name": "é"}
-BOUND = 2**24
-
-
-def key_of(number: int) -> str:
-    return hashlib.sha256(str(number).encode()).hexdigest()
-
-
-KEY = key_of(0)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> DiskCache:
-    return DiskCache(tmp_path / "cache", BOUND)
-
-
-def files_only(key: str, files: cache_disk.Files) -> dict[str, bytes]:
-    return dict(files)
-
-
-def run_script(script: str, *arguments: object) -> str:
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
-    assert (result.returncode, result.stderr) == (0, "")
-    return result.stdout
 
 
 def test_open_disk_cache_follows_the_environment(tmp_path, monkeypatch):

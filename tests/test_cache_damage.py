@@ -3,64 +3,21 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import resource
 import shutil
-import subprocess
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cache_cases import BOUND, FILES, KEY, PARTS, files_only, folder_of, key_of, keys, leftovers, run_script
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spconv_compiler import cache_disk
 from spconv_compiler.cache import DiskCache, KernelCache
 from spconv_compiler.errors import CacheWarning
-
-REPOSITORY = Path(__file__).resolve().parent.parent
-FILES = {"kernel.so": bytes(range(256)) * 8, "kernel.s": b"s_endpgm\n", "meta.json": b"{}", "empty": b""}
-PARTS = {"kernel_size": (3, 3, 3), "c_in": 16, "name": "é"}
-BOUND = 2**24
-
-
-def key_of(number: int) -> str:
-    return hashlib.sha256(str(number).encode()).hexdigest()
-
-
-KEY = key_of(0)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> DiskCache:
-    return DiskCache(tmp_path / "cache", BOUND)
-
-
-def folder_of(disk: DiskCache, key: str = KEY) -> Path:
-    return disk.root / "v1" / key[:2] / key
-
-
-def keys(disk: DiskCache) -> list[str]:
-    return [entry.key for entry in disk.entries()]
-
-
-def leftovers(disk: DiskCache) -> list[str]:
-    return [path.name for path in (disk.root / "v1" / "staging").iterdir()]
-
-
-def files_only(key: str, files: cache_disk.Files) -> dict[str, bytes]:
-    return dict(files)
-
-
-def run_script(script: str, *arguments: object) -> str:
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
-    assert (result.returncode, result.stderr) == (0, "")
-    return result.stdout
 
 
 def replace_by_folder(path: Path) -> None:

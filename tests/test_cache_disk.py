@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import statistics
 import tempfile
@@ -10,39 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+from cache_cases import BOUND, FILES, KEY, PARTS, folder_of, key_of, keys, leftovers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spconv_compiler import cache_disk
 from spconv_compiler.cache import DiskCache
-
-FILES = {"kernel.so": bytes(range(256)) * 8, "kernel.s": b"s_endpgm\n", "meta.json": b"{}", "empty": b""}
-PARTS = {"kernel_size": (3, 3, 3), "c_in": 16, "name": "é"}
-BOUND = 2**24
-
-
-def key_of(number: int) -> str:
-    return hashlib.sha256(str(number).encode()).hexdigest()
-
-
-KEY = key_of(0)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> DiskCache:
-    return DiskCache(tmp_path / "cache", BOUND)
-
-
-def folder_of(disk: DiskCache, key: str = KEY) -> Path:
-    return disk.root / "v1" / key[:2] / key
-
-
-def keys(disk: DiskCache) -> list[str]:
-    return [entry.key for entry in disk.entries()]
-
-
-def leftovers(disk: DiskCache) -> list[str]:
-    return [path.name for path in (disk.root / "v1" / "staging").iterdir()]
 
 
 def test_what_is_put_is_got(disk):

@@ -2,45 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from cache_cases import FILES, KEY, PARTS, REPOSITORY, files_only, key_of, keys, leftovers
 
-from spconv_compiler import cache_disk
 from spconv_compiler.cache import DiskCache, KernelCache
-
-REPOSITORY = Path(__file__).resolve().parent.parent
-FILES = {"kernel.so": bytes(range(256)) * 8, "kernel.s": b"s_endpgm\n", "meta.json": b"{}", "empty": b""}
-PARTS = {"kernel_size": (3, 3, 3), "c_in": 16, "name": "é"}
-BOUND = 2**24
-
-
-def key_of(number: int) -> str:
-    return hashlib.sha256(str(number).encode()).hexdigest()
-
-
-KEY = key_of(0)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> DiskCache:
-    return DiskCache(tmp_path / "cache", BOUND)
-
-
-def keys(disk: DiskCache) -> list[str]:
-    return [entry.key for entry in disk.entries()]
-
-
-def leftovers(disk: DiskCache) -> list[str]:
-    return [path.name for path in (disk.root / "v1" / "staging").iterdir()]
-
-
-def files_only(key: str, files: cache_disk.Files) -> dict[str, bytes]:
-    return dict(files)
 
 
 def start_script(script: str, *arguments: object) -> subprocess.Popen[str]:

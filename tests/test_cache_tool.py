@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -12,11 +13,16 @@ import pytest
 
 from spconv_compiler.cache import DiskCache
 from spconv_compiler.cache_key import cache_key
+from spconv_compiler.frame_options import FrameOptions
+from spconv_compiler.geometry import ConvGeometry
+from spconv_compiler.level_options import LevelMap, LevelOptions, MadeLevel, submanifold
 from spconv_compiler.options import CompileOptions
+from spconv_compiler.sparse_options import SparseOptions
 from spconv_compiler.targets import get_target
 from spconv_compiler.tools import cache as tool
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+ONE = ConvGeometry((1, 1, 1))
 PIPELINE = "canonicalize,cse," * 40
 
 
@@ -105,6 +111,23 @@ def test_list_reads_the_parts_that_the_compiler_gives(disk, capsys):
         ["3x3x3", "7→9", "32", "bf16→f16", "gfx950", "auto"],
         ["3x3x3", "7→9", "32", "f32", "gfx950", "auto"],
     ]
+
+
+def test_list_says_what_kernels_of_maps_are(disk, capsys):
+    """Operation, geometry and key width: they have no kernel_size, channels or dtype of their own."""
+    down, up = ConvGeometry((3, 3, 3), (2, 2, 2), (0, 1, 1)), ConvGeometry((2, 2, 2), (2, 2, 2), transposed=True)
+    levels = LevelOptions((MadeLevel(0, down),), (LevelMap(0, 1, down), LevelMap(0, 0, submanifold((3, 3, 3)))), "cpu")
+    for options, wanted in (
+        (SparseOptions("outputs", down, key_width=64), "outputs 3x3x3 s2 p0x1x1  -  64  -  gfx950  auto"),
+        (SparseOptions("conv", up, c_in=5, c_out=6), "conv 2x2x2 s2 transposed  5→6  32  f32  gfx950  auto"),
+        (SparseOptions("concat", ONE, c_in=5, c_out=6, dtype="bf16"), "concat 1x1x1  5→6  32  bf16→f32  gfx950  auto"),
+        (levels, "level_maps 1 levels 2 maps  -  -  -  gfx950  auto"),
+        (FrameOptions("gfx950"), "place_coords  -  -  -  gfx950  auto"),
+    ):
+        disk.clear()
+        put(disk, {**options.key_parts(), "target": {"name": "gfx950"}, "toolchain": {"flydsl": "0.5.0"}})
+        row = run(capsys, "list")[1].splitlines()[1]
+        assert re.split("  +", row)[1:7] == wanted.split("  ")
 
 
 def test_explain_one_prints_its_parts(disk, capsys):

@@ -236,3 +236,23 @@ def test_a_torch_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch, repo:
         sc.compile(Sums(later).eval(), voxels(40, 1), target="cpu")
     (least,) = re.findall(r"accepted: torch (\S+) or newer", str(e.value))
     assert f'torch = ["torch>={least}"]' in (repo / "pyproject.toml").read_text()
+
+
+def test_a_grid_that_leaves_no_room() -> None:
+    """Levels of 0 cells, and what follows: nothing, as in the eager model and in traces."""
+
+    class Vanishing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layers = spconv.SubMConv3d(3, 4, 3), spconv.SparseConv3d(4, 4, 3, 2), spconv.SubMConv3d(4, 4, 3)
+            self.layers = spconv.SparseSequential(*layers, spconv.SparseConv3d(4, 5, 3, 2))
+
+        def forward(self, features: Any, indices: Any) -> Any:
+            return self.layers(spconv.SparseConvTensor(features, indices, [2, 9, 9], 1)).features
+
+    model = Vanishing().eval()
+    indices = torch.tensor([[0, 1, row, row] for row in range(6)], dtype=torch.int32)
+    given = torch.randn(6, 3), indices
+    exported = torch.export.export(model, given).module()
+    for run in (model, exported, torch.compile(model, fullgraph=True, dynamic=True), sc.compile(model, given)):
+        assert run(*given).shape == (0, 5)

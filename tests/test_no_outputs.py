@@ -73,8 +73,37 @@ def test_a_grid_without_room_has_none_for_what_follows_either(target: str) -> No
     assert sc.mapped_conv3d(features[:0], weight, map=second).shape == (0, 4)
     out_coords, out = sc.sparse_conv3d(first.out_coords, features[:0], weight, spatial_shape=(0, 4, 4), **where)
     assert (out_coords.shape, out.shape) == ((0, 4), (0, 4))
-    with pytest.raises(InputError, match=r"spatial_shape is \(0, 4, 4\); accepted: three sizes"):
-        sc.build_map(coords, 3, stride=2, spatial_shape=(0, 4, 4), **where)
+    assert sc.subm_conv3d(first.out_coords, features[:0], weight, spatial_shape=(0, 4, 4), **where).shape == (0, 4)
+    for refuse in (
+        lambda shape: sc.build_map(coords, 3, stride=2, spatial_shape=shape, **where),
+        lambda shape: sc.subm_conv3d(coords, features, weight, spatial_shape=shape, **where),
+    ):
+        with pytest.raises(InputError, match=r"1 coords are out of range, the first in row 0: .*0 ≤ z < 0"):
+            refuse((0, 4, 4))
+        with pytest.raises(InputError, match=r"spatial_shape is \(-1, 4, 4\); accepted: three sizes"):
+            refuse((-1, 4, 4))
+
+
+def test_maps_of_a_grid_without_room() -> None:
+    geometries = {
+        "same": sc.MapGeometry(3, submanifold=True),
+        "down": sc.MapGeometry(3, stride=2),
+        "deep": sc.MapGeometry(3, submanifold=True, reads="down"),
+        "up": sc.MapGeometry(3, stride=2, transposed=True, reads="down", onto="input"),
+    }
+    coords = np.array([[0, 0, 4, 4]], np.int32)
+    maps = sc.build_maps(coords, geometries, spatial_shape=(2, 9, 9), batch_size=1)
+    assert maps.spatial_shape("down") == (0, 4, 4) and maps["deep"].rows == 0
+    assert (maps["up"].in_rows, maps["up"].out_rows) == (0, 1)
+    assert sc.build_maps(coords[:0], geometries, spatial_shape=(0, 9, 9), batch_size=1)["same"].rows == 0
+    for first in ("same", "down"):
+        with pytest.raises(InputError, match=f"^'{first}': 1 coords are out of range"):
+            sc.build_maps(coords, {first: geometries[first]}, spatial_shape=(0, 9, 9), batch_size=1)
+
+
+def test_one_size_of_a_cube_of_maps() -> None:
+    maps = sc.build_maps(np.array([[0, 7, 7, 7]], np.int32), {"down": sc.MapGeometry(2, stride=2)}, spatial_shape=8)
+    assert maps.spatial_shape() == (8, 8, 8) and maps.spatial_shape("down") == (4, 4, 4)
 
 
 @pytest.mark.parametrize("transposed", [False, True])

@@ -7,12 +7,15 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 import zipfile
 
 import pytest
 
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "spconv_compiler", "passes", "dialect")
+# What else the source distribution has: all that the tests read.
+WITH_TESTS = (*SOURCES, "MANIFEST.in", ".gitignore", ".ci", "docs", "examples", "lit_tests", "tests")
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
 
 
@@ -26,15 +29,21 @@ def run(*command: str, cwd: pathlib.Path, path: pathlib.Path | None = None) -> s
     return done.stdout
 
 
+def copy(repo: pathlib.Path, names: tuple[str, ...], folder: pathlib.Path) -> None:
+    """Files and folders of the checkout, without what Python and lit have left in them."""
+    left = shutil.ignore_patterns("__pycache__", "Output", ".lit_test_times.txt")
+    for name in names:
+        if (repo / name).is_dir():
+            shutil.copytree(repo / name, folder / name, ignore=left)
+        else:
+            shutil.copy(repo / name, folder / name)
+
+
 @pytest.fixture(scope="module")
 def wheel(repo: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """Built from a copy, because building leaves files behind."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for name in SOURCES:
-        if (repo / name).is_dir():
-            shutil.copytree(repo / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(repo / name, source / name)
+    copy(repo, SOURCES, source)
     run(*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(out), ".", cwd=source)
     (built,) = out.glob("*.whl")
     return built
@@ -58,6 +67,21 @@ def test_the_wheel_holds_every_file_and_nothing_else(wheel: pathlib.Path, repo: 
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {name for name in names if ".dist-info/" not in name} == expected
     assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_the_source_distribution_holds_every_file(repo: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Tests and their helpers too: setuptools by itself takes tests/test_*.py alone."""
+    source = tmp_path / "source"
+    source.mkdir()
+    copy(repo, WITH_TESTS, source)
+    wanted = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
+    build = f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
+    run(sys.executable, "-c", build, cwd=source)
+    (built,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(built) as archive:
+        names = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
+    assert wanted - names == set()
+    assert {name for name in names - wanted if ".egg-info/" not in name} == {"PKG-INFO", "setup.cfg"}
 
 
 def test_the_installed_tools_run_in_an_empty_folder(site: pathlib.Path, tmp_path: pathlib.Path) -> None:

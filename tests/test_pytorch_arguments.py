@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from pytorch_cases import at, sparse
@@ -59,7 +60,7 @@ def test_arguments_that_are_not_accepted() -> None:
         spconv.SubMConv3d(4, 4, 3)(sparse(channels=5))
     with refused("in training; accepted: eval"):
         spconv.SparseConvolution(3, 4, 4, 3, subm=True, act_type="relu")(sparse())
-    for shape, batch in (([9, 9], 1), ([9, 9, 0], 1), ([9, 9, 9], 0)):
+    for shape, batch in (([9, 9], 1), ([9, 9, -1], 1), ([9, 9, 9], 0)):
         with refused("spatial_shape is|batch_size is"):
             spconv.SparseConvTensor(torch.zeros(0, 4), torch.zeros(0, 4, dtype=torch.int32), shape, batch)
     x = sparse()
@@ -67,6 +68,34 @@ def test_arguments_that_are_not_accepted() -> None:
         x.features = x.features
     with refused("accepted: x = x . other"):
         x += x
+
+
+@pytest.mark.parametrize("value", [True, np.True_, torch.tensor(True), [3, True, 3], np.array([True] * 3)], ids=repr)
+def test_truth_values_are_no_sizes(value: Any) -> None:
+    for name in ("kernel_size", "stride", "padding", "dilation"):
+        for build in (spconv.SparseConv3d, spconv.SparseMaxPool3d):
+            channels = (4, 4) if build is spconv.SparseConv3d else ()
+            with refused(f"^{build.__name__}: {name} is .*True.*; accepted: an int"):
+                build(*channels, **{"kernel_size": 3, name: value})
+
+
+def test_numbers_that_are_not_whole() -> None:
+    tensors = torch.zeros(1, 4), torch.zeros(1, 4, dtype=torch.int32)
+    for build, match in (
+        (lambda: spconv.SubMConv3d(True, 4, 3), "SubMConv3d: in_channels is True"),
+        (lambda: spconv.SubMConv3d(4, 4, 3, groups=True), "SubMConv3d: groups is True"),
+        (lambda: spconv.SubMConv3d(4, 4, 2.5), "SubMConv3d: kernel_size is 2.5"),
+        (lambda: spconv.SubMConv3d(4, 4, [3, 2.5, 3]), "SubMConv3d: kernel_size is 2.5"),
+        (lambda: spconv.SubMConv3d(4, 4, "same"), "SubMConv3d: kernel_size is 's'"),
+        (lambda: spconv.SparseConvTensor(*tensors, [4, 4, True], 1), "a size of spatial_shape is True"),
+        (lambda: spconv.SparseConvTensor(*tensors, [4, 4, 4], True), "batch_size is True"),
+    ):
+        with refused(f"^{match}; accepted: an int"):
+            build()
+    with refused("has True spatial axes"):
+        spconv.SparseMaxPool(True, 2)
+    sizes = spconv.SparseConv3d(4.0, np.int64(4), torch.tensor(3), np.array([1, 2, 2]))
+    assert (sizes.in_channels, sizes.kernel_size, sizes.stride) == (4, [3, 3, 3], [1, 2, 2])
 
 
 def test_four_spatial_axes() -> None:

@@ -42,6 +42,20 @@ def test_module_and_input_on_different_devices() -> None:
         spconv.SparseMaxPool3d(2)(x)
 
 
+@pytest.mark.parametrize("gradients", [False, True])
+def test_all_on_a_device_that_is_not_served(gradients: bool) -> None:
+    """A model moved to "meta", say, and what it is given too: not torch's error about autocast or a lost context."""
+    x = sparse()
+    x = spconv.SparseConvTensor(x.features.to("meta"), x.indices.to("meta"), x.spatial_shape, 2)
+    layers = (spconv.SubMConv3d(4, 4, 3), spconv.SubMConv3d(4, 4, 1), spconv.SparseConv3d(4, 4, 3, 2, 1))
+    with torch.set_grad_enabled(gradients):
+        x.features.requires_grad_(gradients)
+        for layer in (*layers, spconv.SparseMaxPool3d(2)):
+            with refused(f"{type(layer).__name__} 'stem': its tensors are on meta; accepted: cpu or cuda"):
+                layer.name = "stem"
+                layer.to("meta")(x)
+
+
 @pytest.mark.parametrize("kind", ["SubMConv3d", "SparseConv3d", "SparseMaxPool3d"])
 def test_coordinate_equal_to_spatial_shape(kind: str) -> None:
     x = sparse()
@@ -136,8 +150,34 @@ def test_all_outputs_vanish(inference: None) -> None:
     x.indices[:] = torch.tensor([0, 2, 2, 2])
     out = spconv.SparseConv3d(4, 4, 2, 3).eval()(x)
     assert out.features.shape == (0, 4) and not out.dense().any()
-    with refused("has no room|becomes .*; accepted: room for at least one output"):
-        spconv.SparseConv3d(4, 8, 9).eval()(x)
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_a_grid_too_small_for_a_kernel(n: int, inference: None) -> None:
+    """Nothing, as of the functions, and of all layers behind it; and back again."""
+    x = sparse(n=n)
+    down = spconv.SparseConv3d(4, 8, 3, dilation=4, indice_key="down").eval()(x)
+    assert down.spatial_shape == [0, 0, 1] and down.features.shape == (0, 8) and down.indices.shape == (0, 4)
+    assert down.dense().shape == (2, 8, 0, 0, 1) and down.sparity == 0
+    assert spconv.SubMConv3d(8, 4, 3).eval()(down).features.shape == (0, 4)
+    assert spconv.SparseMaxPool3d(2).eval()(down).spatial_shape == [0, 0, 0]
+    assert spconv.SparseGlobalMaxPool()(down).shape == (2, 8)
+    assert torch.equal(spconv.SparseInverseConv3d(8, 4, 3, "down").eval()(down).indices, x.indices)
+    up = spconv.SparseConvTranspose3d(4, 4, 2, 1, padding=9).eval()(x)
+    assert up.spatial_shape == [0, 0, 0] and up.features.shape == (0, 4)
+
+
+def test_no_voxel_in_a_grid_of_no_cell(inference: None) -> None:
+    """As the voxels of no points are; one voxel lies outside."""
+    for n in (0, 1):
+        indices = torch.zeros(n, 4, dtype=torch.int32)
+        x = spconv.SparseConvTensor(torch.zeros(n, 4), indices, [0, 5, 5], 1)
+        for layer in (spconv.SubMConv3d(4, 4, 3), spconv.SparseConv3d(4, 4, 3, 2, 1), spconv.SparseAvgPool3d(2)):
+            if n == 0:
+                assert layer.eval()(x).features.shape == (0, 4)
+                continue
+            with refused("1 coords are out of range, the first in row 0: .*0 ≤ z < 0"):
+                layer.eval()(x)
 
 
 # Dtypes and numbers.

@@ -79,6 +79,20 @@ def test_npz_error_lists_the_keys_found(tmp_path: Path) -> None:
         read_points(tmp_path / "a.npz", key="gamma")
 
 
+def test_npz_of_voxels_is_not_taken_for_points(tmp_path: Path) -> None:
+    """Their batch was taken for x, and cells for metres."""
+    voxels = {"coords": np.zeros((4, 4), np.int32), "features": grid(4, 5)}
+    np.savez(tmp_path / "voxels.npz", **voxels)
+    with pytest.raises(InputError, match=r"arrays coords, features: coords beside features are voxels.*'coords' if"):
+        read_points(tmp_path / "voxels.npz")
+    assert read_points(tmp_path / "voxels.npz", key="coords").xyz.shape == (4, 3)
+    np.savez(tmp_path / "result.npz", coords=voxels["coords"], out=grid(2, 2), spatial_shape=np.array([1, 1, 1]))
+    with pytest.raises(InputError, match="coords beside spatial_shape are voxels"):
+        read_points(tmp_path / "result.npz")
+    np.savez(tmp_path / "both.npz", points=grid(7, 4), **voxels)
+    assert len(read_points(tmp_path / "both.npz")) == 7
+
+
 def test_rows_without_a_position_are_dropped_and_counted(tmp_path: Path) -> None:
     points = grid(6, 4)
     points[1, 0], points[3, 2], points[4, 1] = np.nan, np.inf, -np.inf

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import os
 from pathlib import Path
 
@@ -64,3 +66,17 @@ def test_a_folder_that_is_gone_is_named(
 
     assert guarded("spconv-run", fails) == 1
     assert capsys.readouterr().err == "spconv-run: error: No space left on device\n"
+
+
+@pytest.mark.parametrize("tool", ["bench", "cache", "compile", "opt", "run"])
+def test_an_interrupt_before_the_work(
+    tool: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fell into the reading of the command line, and printed a traceback."""
+
+    def interrupt(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", interrupt)
+    assert importlib.import_module(f"spconv_compiler.tools.{tool}").main(["--help"]) == 130
+    assert capsys.readouterr().err == f"spconv-{tool}: interrupted\n"

@@ -103,6 +103,14 @@ def test_raw_layout_is_given_by_options(capsys: pytest.CaptureFixture[str]) -> N
     assert "no sensor sees" in capsys.readouterr().err
 
 
+def test_npz_of_voxels(capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez("voxels.npz", coords=np.zeros((4, 4), np.int32), features=points(rows=4))
+    assert main(["voxels.npz", *FAST, "--no-output"]) == 1
+    said = capsys.readouterr().err
+    assert "voxels.npz: arrays coords, features: coords beside features are voxels" in said
+    assert "or --key coords if these are points" in said
+
+
 def test_npz_key(capsys: pytest.CaptureFixture[str]) -> None:
     np.savez("two.npz", first=points(), second=points(rows=90))
     assert main(["two.npz", "--key", "second", *FAST, "--no-output"]) == 0

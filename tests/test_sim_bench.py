@@ -211,7 +211,7 @@ def test_watching_changes_nothing() -> None:
 
 
 def test_the_step_between_watched_workgroups(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = WatchedMachine(Machine({}), 8)
+    watcher = watched.Watcher(Machine({}), 8)
     most = watched.MOST_WATCHED
-    assert [machine._every(groups) for groups in (1, most, 8 * most, 8 * most + 1, 17 * most)] == [8, 8, 8, 16, 24]
-    assert WatchedMachine(Machine({}), 1)._every(most) == 1 and WatchedMachine(Machine({}), 1)._every(most + 1) == 8
+    assert [watcher._every(groups) for groups in (1, most, 8 * most, 8 * most + 1, 17 * most)] == [8, 8, 8, 16, 24]
+    assert watched.Watcher(Machine({}), 1)._every(most) == 1 and watched.Watcher(Machine({}), 1)._every(most + 1) == 8

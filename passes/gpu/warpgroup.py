@@ -119,12 +119,6 @@ def see_copies() -> None:
     _op("nvvm.fence.proxy", kind="#nvvm.proxy_kind<async.shared>", space="#nvvm.shared_space<cta>")
 
 
-def set_registers(count: int, *, more: bool) -> None:
-    """Gives registers of this warpgroup back, or takes more."""
-    action = "increase" if more else "decrease"
-    _op("nvvm.setmaxregister", regCount=f"{count} : i32", action=f"#nvvm<action {action}>")
-
-
 @dataclasses.dataclass(frozen=True)
 class MatrixTile:
     """Layout of a tile of rows of `row_bytes` (32, 64 or 128) in shared memory, from a multiple of 1024 on."""

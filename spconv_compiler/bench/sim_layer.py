@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from spconv_compiler.coordinates import Box
 from spconv_compiler.errors import SpconvError
 from spconv_compiler.sim.elf import CodeObject, Kernel
 from spconv_compiler.sim.interpreter import Counts, Machine
-from spconv_compiler.sim.memory import Allocation
 from spconv_compiler.sim.run_plan import from_storage, run_plan, to_storage
 
 Engine = Callable[[Mapping[str, Kernel], int], Any]
@@ -46,16 +45,9 @@ class _TimedMachine:
         self.machine, self.memory = machine, machine.memory
         self.launches: list[TimedLaunch] = []
 
-    def launch(
-        self,
-        name: str,
-        grid: Sequence[int],
-        block: int,
-        arguments: Sequence[int | Allocation],
-        order: Sequence[int] | None = None,
-    ) -> Counts:
+    def launch(self, name: str, *given: Any) -> Counts:
         start = time.perf_counter()
-        counts: Counts = self.machine.launch(name, grid, block, arguments, order)
+        counts: Counts = self.machine.launch(name, *given)
         self.launches.append(TimedLaunch(name, counts.instructions, time.perf_counter() - start))
         return counts
 

@@ -25,10 +25,10 @@ from spconv_compiler.sim.access_counter import AccessCounter, Trace
 from spconv_compiler.sim.cache_model import Traffic, replay
 from spconv_compiler.sim.counters import LaunchCounters, count_launch
 from spconv_compiler.sim.elf import Kernel
-from spconv_compiler.sim.interpreter import Counts, Machine
+from spconv_compiler.sim.interpreter import Counts
 from spconv_compiler.sim.memory import Allocation
 from spconv_compiler.sim.timing import Band, model_launch
-from spconv_compiler.sim.watched import MOST_WATCHED, _restored
+from spconv_compiler.sim.watched import Watcher
 
 LINE = 128
 _MB = 1e6
@@ -61,10 +61,10 @@ class Recorder:
 
     def __init__(self, machine: Any, every: int, useful: Mapping[str, int]) -> None:
         self.machine, self.memory = machine, machine.memory
-        self.every, self.useful = every, useful
+        self.useful = useful
         self.launches: list[Launched] = []
-        self._watcher = Machine(machine.kernels, machine.budget)
-        self._watcher.memory = machine.memory
+        # No less than the chiplets, so that all workgroups looked at are of one.
+        self._watcher = Watcher(machine, max(every, chip.CHIPLETS))
 
     def launch(
         self,
@@ -78,14 +78,9 @@ class Recorder:
         if name not in self.useful:
             counts: Counts = self.machine.launch(name, grid, block, arguments, order)
             return counts
-        groups = int(np.prod(grid))
-        every = max(self.every, -(-groups // MOST_WATCHED // chip.CHIPLETS) * chip.CHIPLETS)
-        counter = AccessCounter(every, trace=True)
-        self._watcher.observer = counter
-        with _restored(self.memory, arguments):
-            self._watcher.launch(name, grid, block, arguments, range(0, groups, every))
+        counter, sample = self._watcher.watch(name, grid, block, arguments)
         counts = self.machine.launch(name, grid, block, arguments, order)
-        self.launches.append(self._count(name, groups, block, every, arguments, counter, counts))
+        self.launches.append(self._count(name, int(np.prod(grid)), block, len(sample), arguments, counter, counts))
         return counts
 
     def _count(
@@ -93,7 +88,7 @@ class Recorder:
         name: str,
         groups: int,
         block: int,
-        every: int,
+        watched: int,
         arguments: Sequence[int | Allocation],
         counter: AccessCounter,
         counts: Counts,
@@ -125,7 +120,7 @@ class Recorder:
         stored = [counters.memory.get(f"vmem {kind}") for kind in ("store", "atomic")]
         written = sum(one.lines_128 for one in stored if one is not None)
         requests, seen = sum(asked.values()) + written, traffic.l2_requests
-        scale = requests / seen if seen else groups / len(range(0, groups, every))
+        scale = requests / seen if seen else groups / watched
         touched = sum(one.size for one in buffers)
         band = model_launch(program.instructions, counts.by_address, counters, traffic, scale, touched)
         return Launched(counters, traffic, band, asked, written, moved, _busiest(trace))

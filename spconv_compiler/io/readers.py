@@ -23,6 +23,8 @@ ACCEPTED_FORMATS = (
 )
 # In this order: the first key present is read.
 NPZ_KEYS = ("points", "pc", "xyz", "coord", "coords", "pointcloud", "point_cloud", "cloud", "lidar", "data")
+# Arrays that files of voxels have beside "coords", those that spconv-run writes among them.
+_BESIDE_VOXELS = {"features", "spatial_shape"}
 RAW_DTYPES = {"float16": "<f2", "float32": "<f4", "float64": "<f8"}
 # Layouts named in the message when a raw file's size does not fit the expected row.
 _KNOWN_ROWS = ((3, "float32"), (4, "float32"), (5, "float32"), (6, "float32"), (4, "float16"), (5, "float16"))
@@ -66,7 +68,7 @@ def read_points(
     columns, dtype: the layout of a raw file ("float16", "float32" or "float64", little-endian), where the
     name's own rule is wrong, e.g. columns=5, dtype="float16". Not accepted for .npy and .npz. Where dtype is
     given, the values may be of any size.
-    key: which array of an .npz file to read.
+    key: which array of an .npz file to read; needed for "coords" in a file that seems to hold voxels.
 
     Raises InputError for a missing, unreadable, empty, truncated or corrupt file, a folder, object arrays,
     arrays that are not [P, C >= 3] numbers, coordinates that float32 cannot hold to a millimetre, and for
@@ -193,8 +195,15 @@ def _choose_key(file: Path, found: list[str], key: str | None) -> str:
             raise InputError(f"{file}: no array {key!r}; keys found: {', '.join(found) or '(none)'}")
         return key
     for name in NPZ_KEYS:
-        if name in found:
-            return name
+        if name not in found:
+            continue
+        beside = _BESIDE_VOXELS.intersection(found)
+        if name == "coords" and beside:
+            raise InputError(
+                f"{file}: arrays {', '.join(found)}: coords beside {' and '.join(sorted(beside))} are voxels; "
+                f"accepted: points, [P, C] in one array ({', '.join(NPZ_KEYS)}), or key='coords' if these are points"
+            )
+        return name
     if len(found) == 1:
         return found[0]
     raise InputError(

@@ -113,13 +113,15 @@ def boxes_of(plan: NetworkPlan, requests: Mapping[int, MapRequest]) -> list[Box]
     """Around all that every level may hold; levels that are given have a shape and a number of batches.
 
     Raises:
-        LaunchError: a level has no outputs wherever voxels lie.
+        LaunchError: a level has no room, or no outputs wherever voxels lie.
     """
     found: dict[int, Box] = {}
     for number, level in enumerate(plan.levels):
         if level.argument is not None:
             assert level.shape is not None and level.batches is not None
             z, y, x = level.shape
+            if min(level.shape) == 0:
+                raise LaunchError(f"{level.name} has no room for a voxel")
             found[number] = Box((0, 0, 0, 0), (level.batches - 1, z - 1, y - 1, x - 1))
     for number, map_ in enumerate(plan.maps):
         if map_.makes_level:

@@ -18,6 +18,7 @@ from spconv_compiler import api, sparse_conv
 from spconv_compiler.arrays import as_array, dtype_name
 from spconv_compiler.epilogue import DEFAULT_SLOPE
 from spconv_compiler.errors import InputError
+from spconv_compiler.operands import check_bias
 from spconv_compiler.pytorch import ops
 from spconv_compiler.pytorch.maps import Axes, KeptMap, geometry_of, keep, outputs_map, three
 from spconv_compiler.pytorch.target import current_target
@@ -121,7 +122,7 @@ def _quick(
     if weights.dtype != inputs.dtype:
         return None
     limits = _limits(batch_size, *(spatial_shape or ()))
-    biases = None if bias is None else api.check_bias(bias, weights.shape[0])
+    biases = None if bias is None else check_bias(bias, weights.shape[0])
     out: Tensor = api.convolve(
         kernel, limits, coords, points, features, inputs, weight, weights, biases=biases
     )

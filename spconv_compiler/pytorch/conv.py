@@ -16,10 +16,10 @@ from spconv_compiler.errors import InputError
 from spconv_compiler.pytorch import calls
 from spconv_compiler.pytorch.algo import ConvAlgo
 from spconv_compiler.pytorch.coords import axes3, narrow
-from spconv_compiler.pytorch.core import SparseConvTensor, expand_nd
+from spconv_compiler.pytorch.core import SparseConvTensor
 from spconv_compiler.pytorch.geometry import conv_output_size, transposed_output_size
 from spconv_compiler.pytorch.keys import check_inverse, check_subm, check_unwritten, note_of
-from spconv_compiler.pytorch.modules import SparseModule, check_axes
+from spconv_compiler.pytorch.modules import SparseModule, axes_of, check_axes, numbers_of
 from spconv_compiler.pytorch.operands import check_operands, count_rows
 
 _ACTIVATIONS = (None, "none", "relu")
@@ -79,10 +79,14 @@ class SparseConvolution(SparseModule):
     ) -> None:
         super().__init__(name=name)
         check_axes(self, ndim)
-        self.ndim, self.in_channels, self.out_channels, self.groups = ndim, in_channels, out_channels, groups
-        self.kernel_size, self.stride = expand_nd(ndim, kernel_size), expand_nd(ndim, stride)
-        self.padding, self.dilation = expand_nd(ndim, padding), expand_nd(ndim, dilation)
-        self.output_padding = expand_nd(ndim, output_padding)
+        self.ndim = ndim
+        self.in_channels, self.out_channels, self.groups = numbers_of(
+            self, in_channels=in_channels, out_channels=out_channels, groups=groups
+        )
+        self.kernel_size, self.stride, self.padding, self.dilation, self.output_padding = axes_of(
+            self, kernel_size=kernel_size, stride=stride, padding=padding, dilation=dilation,
+            output_padding=output_padding,
+        )
         self.subm, self.transposed, self.inverse, self.indice_key = subm, transposed, inverse, indice_key
         self.algo, self.fp32_accum, self.record_voxel_count = algo, fp32_accum, record_voxel_count
         self.act_type, self.act_alpha, self.act_beta = act_type, act_alpha, act_beta
@@ -90,9 +94,9 @@ class SparseConvolution(SparseModule):
         self.conv1x1 = math.prod(self.kernel_size) == 1 and (subm or math.prod(self.stride) == 1)
         self._check_arguments()
         factory = {"device": device, "dtype": dtype}
-        self.weight = nn.Parameter(torch.empty((out_channels, *self.kernel_size, in_channels), **factory))
+        self.weight = nn.Parameter(torch.empty((self.out_channels, *self.kernel_size, self.in_channels), **factory))
         if bias:
-            self.bias = nn.Parameter(torch.empty(out_channels, **factory))
+            self.bias = nn.Parameter(torch.empty(self.out_channels, **factory))
         else:
             self.register_parameter("bias", None)
         if record_voxel_count and not subm and not inverse:
@@ -226,9 +230,9 @@ class SparseConvolution(SparseModule):
             return None
         if self.transposed:
             return transposed_output_size(
-                self, x.spatial_shape, self.kernel_size, self.stride, self.padding, self.output_padding
+                x.spatial_shape, self.kernel_size, self.stride, self.padding, self.output_padding
             )
-        return conv_output_size(self, x.spatial_shape, self.kernel_size, self.stride, self.padding, self.dilation)
+        return conv_output_size(x.spatial_shape, self.kernel_size, self.stride, self.padding, self.dilation)
 
     def _residual(self, made: SparseConvTensor, add_input: SparseConvTensor | None) -> SparseConvTensor:
         if add_input is None:

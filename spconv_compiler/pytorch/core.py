@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree
 
 from spconv_compiler.errors import InputError
+from spconv_compiler.options import is_bool
 from spconv_compiler.pytorch import ops
 from spconv_compiler.pytorch.coords import same_rows, widen
 from spconv_compiler.pytorch.keys import IndiceData
@@ -26,8 +27,8 @@ class SparseConvTensor:
         indices: int32 [N, 1 + ndim], ndim 1 to 3: batch, then coordinates in the order of spatial_shape; every voxel
             once. Layers check that they are in range, when they build a map of them. int64 is converted if it fits;
             maps then belong to the converted tensor, `indices`.
-        spatial_shape: cells per axis. None (spconv has no such thing): the grid has no edge, coordinates may be
-            negative and are divided rounding down; dense() is then not possible.
+        spatial_shape: cells per axis, of which 0 have no voxel. None (spconv has no such thing): the grid has no edge,
+            coordinates may be negative and are divided rounding down; dense() is then not possible.
         batch_size: number of batches, at least 1.
         indice_dict: what layers have noted under their indice_key.
         grid, voxel_num, benchmark, permanent_thrust_allocator, enable_timer, force_algo: spconv's, kept as they are or
@@ -51,8 +52,9 @@ class SparseConvTensor:
         enable_timer: bool = False,
         force_algo: Any = None,
     ) -> None:
-        self.spatial_shape: Shape = None if spatial_shape is None else [_plain(size) for size in spatial_shape]
-        self.batch_size = _plain(batch_size)
+        what = "a size of spatial_shape"
+        self.spatial_shape: Shape = None if spatial_shape is None else [plain_int(size, what) for size in spatial_shape]
+        self.batch_size = plain_int(batch_size, "batch_size")
         _check(features, indices, self.spatial_shape, self.batch_size)
         if indices.dtype is torch.int64:
             indices = ops.int32_coords(indices)
@@ -105,8 +107,8 @@ class SparseConvTensor:
 
     @property
     def sparity(self) -> float:
-        """Part of all cells that are there (spconv's spelling)."""
-        return self.indices.shape[0] / self.spatial_size / self.batch_size
+        """Part of all cells that are there (spconv's spelling); 0 of none."""
+        return self.indices.shape[0] / max(self.spatial_size, 1) / self.batch_size
 
     @property
     def is_quantized(self) -> bool:
@@ -222,15 +224,22 @@ class SparseConvTensor:
         return self.spatial_shape
 
 
-def _plain(value: Any) -> int:
-    """An int, as sizes are; symbolic ones stay as they are."""
-    if isinstance(value, (int, torch.SymInt)):
+def plain_int(value: Any, what: str) -> int:
+    """A whole number as an int; symbolic ones stay as they are.
+
+    Raises:
+        InputError: anything else; a truth value is none.
+    """
+    if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
         return value  # type: ignore[return-value]
     if isinstance(value, Tensor) and value.numel() != 1:
-        raise InputError(f"a size is a Tensor of {value.numel()} values; accepted: an int")
-    found = int(value)
-    if found != value:
-        raise InputError(f"a size is {value!r}; accepted: an int")
+        raise InputError(f"{what} is a Tensor of {value.numel()} values; accepted: an int")
+    try:
+        found = int(value)
+    except (TypeError, ValueError, OverflowError):
+        found = None
+    if found is None or found != value or is_bool(value):
+        raise InputError(f"{what} is {value!r}; accepted: an int")
     return found
 
 
@@ -243,10 +252,10 @@ def _check(features: Any, indices: Any, spatial_shape: Shape, batch_size: int) -
     if indices.dtype not in (torch.int32, torch.int64):
         raise InputError(f"indices have dtype {indices.dtype}; accepted: torch.int32, or torch.int64 within its range")
     _check_features(features, indices)
-    if spatial_shape is not None and (len(spatial_shape) != indices.shape[1] - 1 or min(spatial_shape) < 1):
+    if spatial_shape is not None and (len(spatial_shape) != indices.shape[1] - 1 or min(spatial_shape) < 0):
         raise InputError(
-            f"spatial_shape is {spatial_shape} for indices of {indices.shape[1]} columns; accepted: a size of at least "
-            f"1 for each of the {indices.shape[1] - 1} columns after the batch"
+            f"spatial_shape is {spatial_shape} for indices of {indices.shape[1]} columns; accepted: a size for each of "
+            f"the {indices.shape[1] - 1} columns after the batch, at least 1, or 0 where there are no voxels"
         )
     if batch_size < 1:
         raise InputError(f"batch_size is {batch_size}; accepted: at least 1")
@@ -267,15 +276,17 @@ def _check_features(features: Any, indices: Tensor) -> None:
         raise InputError(f"{rows}; accepted: as many of each")
 
 
-def expand_nd(ndim: int, value: int | Sequence[int] | Any) -> list[int]:
+def expand_nd(ndim: int, value: int | Sequence[int] | Any, what: str = "a size") -> list[int]:
     """One number or one per axis, as a list of ndim ints.
 
     Raises:
-        InputError: another number of values.
+        InputError: another number of values, or what is no whole number.
     """
-    values = [value] * ndim if isinstance(value, int) else [int(item) for item in value]
+    single = not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0
+    given: Any = [value] * ndim if single else value
+    values = [plain_int(item, what) for item in given]
     if len(values) != ndim:
-        raise InputError(f"{values} has {len(values)} values; accepted: one number, or {ndim}")
+        raise InputError(f"{what} {values} has {len(values)} values; accepted: one number, or {ndim}")
     return values
 
 

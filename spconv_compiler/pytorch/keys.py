@@ -7,15 +7,21 @@ what a layer may expect. A difference is an error that names both layers and wha
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from spconv_compiler.errors import InputError
 from spconv_compiler.pytorch.coords import equal_rows
-from spconv_compiler.pytorch.geometry import Described
 from spconv_compiler.pytorch.maps import KeptMap
+
+
+class Described(Protocol):
+    """A layer that messages can name."""
+
+    def describe(self) -> str:
+        """The layer, for messages."""
 
 
 @dataclasses.dataclass(eq=False)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from spconv_compiler.errors import InputError
-from spconv_compiler.pytorch.core import SparseConvTensor
+from spconv_compiler.options import is_bool
+from spconv_compiler.pytorch.core import SparseConvTensor, expand_nd, plain_int
 from spconv_compiler.tensor_cache import forget
 
 
@@ -58,8 +59,19 @@ class SparseModule(nn.Module):
 
 def check_axes(module: SparseModule, ndim: Any) -> None:
     """Raises InputError unless a layer's spatial axes are 1 to 3."""
-    if ndim not in (1, 2, 3):
+    if is_bool(ndim) or ndim not in (1, 2, 3):
         raise InputError(f"{type(module).__name__} has {ndim!r} spatial axes; accepted: 1, 2 or 3")
+
+
+def numbers_of(module: SparseModule, **arguments: Any) -> list[int]:
+    """Arguments of a constructor that are one whole number; raises InputError as plain_int."""
+    return [plain_int(value, f"{type(module).__name__}: {name}") for name, value in arguments.items()]
+
+
+def axes_of(module: Any, **arguments: Any) -> list[list[int]]:
+    """Arguments that are one number, or one per axis, as lists; raises InputError as expand_nd."""
+    kind, ndim = type(module).__name__, module.ndim
+    return [expand_nd(ndim, value, f"{kind}: {name}") for name, value in arguments.items()]
 
 
 class SparseSequential(SparseModule):

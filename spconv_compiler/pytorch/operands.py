@@ -16,6 +16,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 from spconv_compiler.errors import InputError
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# As torch calls them: "cuda" is an AMD GPU too.
+_DEVICES = ("cpu", "cuda")
 # Parameters cast for autocast, so that what is packed from them is found again.
 _casts: Any = WeakIdKeyDictionary()
 
@@ -61,6 +63,12 @@ def _check_devices(layer: Any, features: Tensor, weight: Tensor, indices: Tensor
             f"{layer.describe()}: features are on {device}, indices on {indices.device} and the weight on "
             f"{weight.device}; accepted: one device for all (move the model or the SparseConvTensor's tensors)"
         )
+    _check_kind(layer, device)
+
+
+def _check_kind(layer: Any, device: torch.device) -> None:
+    if device.type not in _DEVICES:
+        raise InputError(f"{layer.describe()}: its tensors are on {device}; accepted: {' or '.join(_DEVICES)}")
 
 
 def _cast(parameter: Tensor, dtype: torch.dtype) -> Tensor:
@@ -90,3 +98,4 @@ def check_pool_input(layer: Any, x: Any) -> None:
     if x.indices.device != x.features.device:
         places = f"features are on {x.features.device} but indices on {x.indices.device}"
         raise InputError(f"{layer.describe()}: {places}; accepted: one device for both")
+    _check_kind(layer, x.features.device)

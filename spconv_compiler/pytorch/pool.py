@@ -11,10 +11,10 @@ from spconv_compiler.errors import InputError
 from spconv_compiler.pytorch import calls, ops
 from spconv_compiler.pytorch.algo import ConvAlgo
 from spconv_compiler.pytorch.coords import axes3, narrow
-from spconv_compiler.pytorch.core import SparseConvTensor, expand_nd
+from spconv_compiler.pytorch.core import SparseConvTensor
 from spconv_compiler.pytorch.geometry import conv_output_size
 from spconv_compiler.pytorch.keys import check_unwritten, note_of
-from spconv_compiler.pytorch.modules import SparseModule, check_axes, given
+from spconv_compiler.pytorch.modules import SparseModule, axes_of, check_axes, given
 from spconv_compiler.pytorch.operands import check_pool_input, count_rows
 
 
@@ -40,9 +40,10 @@ class _SparsePool(SparseModule):
         super().__init__(name=name)
         check_axes(self, ndim)
         self.ndim, self.indice_key, self.subm, self.algo = ndim, indice_key, subm, algo
-        self.kernel_size = expand_nd(ndim, kernel_size)
-        self.stride = list(self.kernel_size) if stride is None else expand_nd(ndim, stride)
-        self.padding, self.dilation = expand_nd(ndim, padding), expand_nd(ndim, dilation)
+        self.kernel_size, self.stride, self.padding, self.dilation = axes_of(
+            self, kernel_size=kernel_size, stride=kernel_size if stride is None else stride, padding=padding,
+            dilation=dilation,
+        )
         if subm and not all(size % 2 for size in self.kernel_size):
             raise InputError(f"{type(self).__name__}: kernel_size is {self.kernel_size}; accepted with subm: odd sizes")
         self.record_voxel_count = record_voxel_count and not subm
@@ -70,7 +71,7 @@ class _SparsePool(SparseModule):
             check_unwritten(self, self.indice_key, x.indice_dict.get(self.indice_key))
         shape = None
         if x.spatial_shape is not None:
-            shape = conv_output_size(self, x.spatial_shape, self.kernel_size, self.stride, self.padding, self.dilation)
+            shape = conv_output_size(x.spatial_shape, self.kernel_size, self.stride, self.padding, self.dilation)
         geometry = (kernel, axes3(self.stride, 1), axes3(self.padding, 0), dilation)
         out_coords, out, kept = calls.sparse_pool3d(x.features, x.coords, geometry, x.shape3, x.batch_size, self.MODE)
         out_indices, notes = narrow(out_coords, self.ndim), x.indice_dict

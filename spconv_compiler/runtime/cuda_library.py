@@ -34,7 +34,6 @@ _address = ctypes.c_uint64
 _out = ctypes.c_void_p
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (_uint,),
-    "cuDriverGetVersion": (_out,),
     "cuDeviceGetCount": (_out,),
     "cuDeviceGet": (_out, _int),
     "cuDeviceGetName": (_out, _int, _int),
@@ -48,7 +47,6 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuModuleUnload": (_pointer,),
     "cuModuleGetFunction": (_out, _pointer, ctypes.c_char_p),
     "cuFuncSetAttribute": (_pointer, _int, _int),
-    "cuFuncGetAttribute": (_out, _int, _pointer),
     "cuLaunchKernel": (_pointer, *(_uint,) * 7, _pointer, _pointer, _pointer),
     "cuLaunchKernelEx": (_pointer, _pointer, _pointer, _pointer),
     "cuMemAlloc_v2": (_out, _size),

@@ -18,7 +18,7 @@ from spconv_compiler.sim import chip
 from spconv_compiler.sim.access_counter import AccessCounter
 from spconv_compiler.sim.cache_model import replay
 from spconv_compiler.sim.counters import LaunchCounters, count_launch
-from spconv_compiler.sim.interpreter import Counts, Machine
+from spconv_compiler.sim.interpreter import Counts, Machine, Program
 from spconv_compiler.sim.memory import Allocation, Memory
 from spconv_compiler.sim.timing import Band, model_launch
 
@@ -46,22 +46,55 @@ class WatchedLaunch:
         return {**found, "moved_bytes": self.moved_bytes}
 
 
+class Watcher:
+    """Runs samples of launches beside a machine, in its memory, and leaves that as it was.
+
+    Args:
+        machine: interpreter.Machine, or one with its interface.
+        every: step between the workgroups looked at; larger where that would be more than MOST_WATCHED.
+    """
+
+    def __init__(self, machine: Any, every: int) -> None:
+        self.every = every
+        self._watching = Machine(machine.kernels, machine.budget)
+        self._watching.memory = machine.memory
+
+    def program(self, name: str) -> Program:
+        """As Machine.program."""
+        return self._watching.program(name)
+
+    def watch(
+        self, name: str, grid: Sequence[int], block: int, arguments: Sequence[int | Allocation]
+    ) -> tuple[AccessCounter, range]:
+        """(accesses of the workgroups looked at, those workgroups)"""
+        groups = int(np.prod(grid))
+        sample = range(0, groups, self._every(groups))
+        counter = AccessCounter(sample.step, trace=True)
+        self._watching.observer = counter
+        with _restored(self._watching.memory, arguments):
+            self._watching.launch(name, grid, block, arguments, sample)
+        return counter, sample
+
+    def _every(self, groups: int) -> int:
+        """The step between workgroups; a multiple of the XCDs, so that one XCD's are among them."""
+        least = -(-groups // MOST_WATCHED)
+        return max(self.every, -(-least // chip.CHIPLETS) * chip.CHIPLETS if least > 1 else 1)
+
+
 class WatchedMachine:
     """A machine (interpreter.Machine or one with its interface) that keeps counters of every launch.
 
     Attributes:
         launches: in order.
-        every: step between the workgroups looked at; larger where that would be more than MOST_WATCHED.
         useful_macs: multiply-accumulates that the problem asks for, by name of the kernel.
     """
 
     def __init__(self, machine: Any, every: int = chip.CHIPLETS, useful_macs: dict[str, int] | None = None) -> None:
-        self.machine, self.every = machine, every
+        self.machine = machine
         self.memory: Memory = machine.memory
         self.launches: list[WatchedLaunch] = []
         self.useful_macs = useful_macs or {}
-        self._watcher = Machine(machine.kernels, machine.budget)
-        self._watcher.memory = self.memory
+        self._watcher = Watcher(machine, every)
 
     def launch(
         self,
@@ -73,12 +106,7 @@ class WatchedMachine:
     ) -> Counts:
         """Runs and counts a launch: see interpreter.Machine.launch."""
         groups = int(np.prod(grid))
-        every = self._every(groups)
-        sample = range(0, groups, every)
-        counter = AccessCounter(every, trace=True)
-        self._watcher.observer = counter
-        with _restored(self.memory, arguments):
-            self._watcher.launch(name, grid, block, arguments, sample)
+        counter, sample = self._watcher.watch(name, grid, block, arguments)
         counts: Counts = self.machine.launch(name, grid, block, arguments, order)
         program = self._watcher.program(name)
         counters = count_launch(
@@ -99,11 +127,6 @@ class WatchedMachine:
         moved = round(128 * scale * traffic.memory_lines)
         self.launches.append(WatchedLaunch(counters, band, moved, counts.by_address))
         return counts
-
-    def _every(self, groups: int) -> int:
-        """The step between workgroups; a multiple of the XCDs, so that one XCD's are among them."""
-        least = -(-groups // MOST_WATCHED)
-        return max(self.every, -(-least // chip.CHIPLETS) * chip.CHIPLETS if least > 1 else 1)
 
 
 @contextlib.contextmanager

@@ -37,7 +37,6 @@ from spconv_compiler.tools.bench_report import add_report, run_report
 from spconv_compiler.tools.bench_schedules import run_schedules
 from spconv_compiler.tools.console import (
     FAILURE,
-    USAGE,
     check_writable,
     guarded,
     need_torch,
@@ -57,11 +56,11 @@ _RUNS, _QUICK_RUNS = 7, 3
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (default: the program's) and returns the exit code."""
-    try:
-        arguments = _parser().parse_args(argv)
-    except SystemExit as stop:  # argparse has printed its message
-        return stop.code if isinstance(stop.code, int) else USAGE
-    return guarded("spconv-bench", lambda: _COMMANDS[arguments.command](arguments))
+    return guarded("spconv-bench", lambda: _run(_parser().parse_args(argv)))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    return _COMMANDS[arguments.command](arguments)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -26,11 +26,7 @@ _SHORT = 160
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (default: the program's) and returns the exit code."""
-    try:
-        arguments = _parser().parse_args(argv)
-    except SystemExit as stop:  # argparse has printed its message
-        return stop.code if isinstance(stop.code, int) else 2
-    return guarded("spconv-cache", lambda: _run(arguments))
+    return guarded("spconv-cache", lambda: _run(_parser().parse_args(argv)))
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -139,18 +135,43 @@ def _find(entries: list[Entry], prefix: str) -> Entry:
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
-    kernel = _part(entry, "kernel_size", "network")
+    # What makes or relates coordinates has no channels, and says so by 0, or by nothing.
+    channels = "operation" not in entry.parts or bool(entry.parts.get("c_in"))
+    width = "-" if "operation" in entry.parts and "key_width" not in entry.parts else _part(entry, "key_width")
     return (
         entry.key[:_PREFIX],
-        "x".join(map(str, kernel)) if isinstance(kernel, list) else str(kernel),
-        f"{_part(entry, 'c_in')}→{_part(entry, 'c_out')}",
-        str(_part(entry, "key_width")),
-        _dtypes(entry),
+        _kernel(entry),
+        f"{_part(entry, 'c_in')}→{_part(entry, 'c_out')}" if channels else "-",
+        str(width),
+        _dtypes(entry) if channels else "-",
         _name(_part(entry, "target")),
         _name(_part(entry, "schedule")),
         _size(entry.size),
         _ago(time.time() - entry.last_use),
     )
+
+
+def _kernel(entry: Entry) -> str:
+    """What is computed, such as 3x3x3 of a submanifold convolution, or outputs 3x3x3 s2 p0x1x1."""
+    operation, geometry = entry.parts.get("operation"), entry.parts.get("geometry")
+    if operation is None:
+        return _axes(_part(entry, "kernel_size", "network"))
+    found = [str(operation)]
+    if isinstance(geometry, dict):
+        found.append(_axes(geometry["kernel_size"]))
+        for name, usual in (("stride", 1), ("padding", 0), ("dilation", 1)):
+            values = geometry[name]
+            if values != [usual] * 3:
+                found.append(name[0] + (str(values[0]) if len(set(values)) == 1 else _axes(values)))
+        found += ["transposed"] if geometry["transposed"] else []
+    for name in ("levels", "maps"):
+        items = entry.parts.get(name)
+        found += [f"{len(items)} {name}"] if isinstance(items, list) else []
+    return " ".join(found)
+
+
+def _axes(value: object) -> str:
+    return "x".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _part(entry: Entry, *names: str) -> object:

@@ -30,8 +30,7 @@ EMIT = ("spconv", "stages", "gpu", "rocdl", "nvvm", "loops", "cpu", "isa", "obje
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit code (1: compilation failed, 2: bad usage)."""
-    arguments = _parser().parse_args(argv)
-    return guarded("spconv-compile", lambda: _run(arguments), bad_input=USAGE)
+    return guarded("spconv-compile", lambda: _run(_parser().parse_args(argv)), bad_input=USAGE)
 
 
 def _parser() -> argparse.ArgumentParser:

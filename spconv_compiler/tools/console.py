@@ -25,18 +25,16 @@ USAGE, FAILURE, INTERRUPTED = 2, 1, 130
 def guarded(tool: str, run: Callable[[], int], *, bad_input: int = FAILURE) -> int:
     """Runs a tool and returns its exit code; what users may meet becomes a message, without a traceback.
 
-    `bad_input` is the code for an InputError.
+    `run` reads the command line too: an interrupt may come at any time. `bad_input` is the code for an InputError.
     """
-    _open_closed_streams()
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal or pipe that cannot show an arrow gets a question mark instead of a UnicodeEncodeError.
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
     try:
+        _prepare_streams()
         with _plain_warnings(tool):
             code = run()
         sys.stdout.flush()
         return code
+    except SystemExit as stop:  # argparse has printed its message
+        return stop.code if isinstance(stop.code, int) else USAGE
     except InputError as error:
         print(f"{tool}: error: {error}", file=sys.stderr)
         return bad_input
@@ -65,11 +63,15 @@ def _has_folder() -> bool:
         return False
 
 
-def _open_closed_streams() -> None:
+def _prepare_streams() -> None:
     """A program started with a closed stream, as by `>&-`, has None in its place: what goes there is dropped."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))
+        stream = getattr(sys, name)
+        # A terminal or pipe that cannot show an arrow gets a question mark instead of a UnicodeEncodeError.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
 
 
 @contextlib.contextmanager

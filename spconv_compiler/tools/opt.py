@@ -28,14 +28,10 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (default: the program's) and returns the exit code."""
-    return guarded("spconv-opt", lambda: _main(argv))
+    return guarded("spconv-opt", lambda: _main(_parser().parse_args(argv)))
 
 
-def _main(argv: Sequence[str] | None) -> int:
-    try:
-        arguments = _parser().parse_args(argv)
-    except SystemExit as stop:  # argparse has printed its message
-        return stop.code if isinstance(stop.code, int) else 2
+def _main(arguments: argparse.Namespace) -> int:
     try:
         if _informed(arguments):
             return 0

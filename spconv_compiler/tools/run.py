@@ -24,7 +24,7 @@ from spconv_compiler.io import PRESETS
 from spconv_compiler.nets.registry import MODELS
 from spconv_compiler.nets.reno_pyramid import POS_Q
 from spconv_compiler.options import DTYPES
-from spconv_compiler.tools.console import USAGE, guarded, positive, say
+from spconv_compiler.tools.console import guarded, positive, say
 from spconv_compiler.tools.run_files import DEFAULT_VOXEL
 
 _RENO = "reno"
@@ -33,14 +33,12 @@ _RENO_TEXT = "RENO, which compresses a scan (CVPR 2025); trained, needs --weight
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (default: the program's) and returns the exit code."""
-    try:
-        arguments = _parse(argv)
-    except SystemExit as stop:  # argparse has printed its message
-        return stop.code if isinstance(stop.code, int) else USAGE
-    return guarded("spconv-run", lambda: _list_nets() if arguments.list_nets else _run(arguments))
+    return guarded("spconv-run", lambda: _run(_parse(argv)))
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.list_nets:
+        return _list_nets()
     if arguments.threads is not None:
         env.NUM_THREADS.set(str(arguments.threads))
     mode = "run_reno" if arguments.net == _RENO else "run_model" if arguments.net in MODELS else "run_stack"
@@ -54,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Voxelises a point cloud and runs a sparse convolution network on it.",
         epilog="Without --weights the network is not trained: its weights come from --seed.",
     )
-    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help=".bin, .pcd.bin, .npy or .npz")
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="points: .bin, .pcd.bin, .npy or .npz")
     parser.add_argument("--demo", action="store_true", help="run on a generated street scan instead of a file")
     parser.add_argument("--beams", type=positive, default=64, help="beams of the --demo scan (default: 64)")
     grid = parser.add_argument_group("voxels")
@@ -68,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     layout = parser.add_argument_group("files whose name does not say how they are laid out")
     layout.add_argument("--columns", type=positive, help="values a point in a raw file (.bin: 4, .pcd.bin: 5)")
     layout.add_argument("--raw-dtype", choices=("float16", "float32", "float64"), help="type of a raw file's values")
-    layout.add_argument("--key", help="array of an .npz file")
+    layout.add_argument("--key", help="array of an .npz file that holds the points")
     network = parser.add_argument_group("network")
     network.add_argument(
         "--net", choices=(*nets.NETS, *MODELS, _RENO), default=nets.DEFAULT_NET, help="which (see --list-nets)"

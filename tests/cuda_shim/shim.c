@@ -78,7 +78,6 @@ int shim_contexts(void) { return depth; }
 #define NEED_CONTEXT if (!initialized) return NOT_INITIALIZED; if (depth == 0) return BAD_CONTEXT
 
 int cuInit(unsigned flags) { initialized = 1; return devices ? OK : NO_DEVICE; }
-int cuDriverGetVersion(int *version) { *version = 12080; return OK; }
 int cuDeviceGetCount(int *count) { *count = devices; return initialized ? OK : NOT_INITIALIZED; }
 int cuDeviceGet(int *device, int number) { *device = number + 7; return number < devices ? OK : BAD_VALUE; }
 int cuDeviceGetName(char *name, int size, int device) { snprintf(name, size, "Shim %d", device - 7); return OK; }
