@@ -7,8 +7,10 @@ import itertools
 
 import pytest
 
-from spconv_compiler.schedules import Problem, Workload, choose, estimates, explain, rejections
+from spconv_compiler.passes.gpu.mma_panels import Panels
+from spconv_compiler.schedules import Problem, Workload, choose, estimates, explain, rejections, schedule_named
 from spconv_compiler.schedules.cost import DENSITIES, SIZES, TOGETHER, Work, estimate
+from spconv_compiler.schedules.output_stationary import element_bytes, packed_bytes
 from spconv_compiler.targets import GpuTarget, get_target
 from spconv_compiler.tools import compile as compile_tool
 
@@ -33,6 +35,30 @@ def test_more_work_takes_longer(density: str) -> None:
             assert less[name].us < more[name].us, (name, narrow, wide)
     times = [estimates(WIDE, GFX950, Workload(size, density))["output_stationary"].us for size in SIZES]
     assert times == sorted(times)
+
+
+@pytest.mark.parametrize("name", ["output_stationary", "pair_major"])
+def test_what_is_counted_is_what_is_packed_and_multiplied(name: str) -> None:
+    """K and columns are padded to whole loads of 64 bytes and whole slices: one step more, one pass more."""
+    assert isinstance(GFX950, GpuTarget)
+    for dtype, load in (("bf16", 32), ("f16", 32), ("f32", 16)):
+        mma, passes = GFX950.mma_for(dtype), []
+        assert mma is not None
+        for c_in in (1, load, load + 1, 2 * load + 1, 3 * load, 9 * load):
+            problem = Problem(27, c_in, 144, dtype)
+            chosen = schedule_named(name).choose(problem, GFX950)
+            panels = Panels.of(27, c_in, 144, chosen.weights.parameters)
+            assert packed_bytes(problem, mma) == panels.elements * element_bytes(dtype)
+            assert panels.k_runs * panels.run == -(-c_in // load) * load
+            work = schedule_named(name).work(problem, GFX950, Workload())
+            assert work is not None
+            passes.append(work.passes)
+        # Slices of five panels: ten, though 144 columns are nine.
+        assert passes == pytest.approx([loads * passes[0] for loads in (1, 1, 2, 3, 3, 9)])
+        workload = Workload()
+        rows = workload.rows * workload.taps_together(27, 16)
+        if name == "output_stationary":
+            assert passes[0] == pytest.approx(rows / 16 * 10 * load / mma.k * mma.passes)
 
 
 def test_estimates_follow_the_rates_of_the_target() -> None:

@@ -29,14 +29,14 @@ from spconv_compiler.passes.gpu.limits import require
 from spconv_compiler.passes.gpu.mma_panels import Panels
 from spconv_compiler.passes.gpu.output_stationary import Finish, OutputStationaryKernel
 from spconv_compiler.passes.gpu.output_stationary_tall import TallGeometry, TallKernel
-from spconv_compiler.passes.gpu.row_geometry import Geometry
+from spconv_compiler.passes.gpu.row_geometry import BUFFERS, Geometry
 from spconv_compiler.passes.gpu.row_masks import BLOCK_ROWS
 from spconv_compiler.passes.kernel_builder import V, bits, f32, i32, if_
 from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, gpu_kernel, noted, rows_of
 from spconv_compiler.targets import GpuTarget, MmaShape
 
 TALL = "output_stationary_tall"
-PARAMETERS = ("block_rows", "waves", "across", "fragments", "least", *Panels.PARAMETERS, "splits")
+PARAMETERS = ("block_rows", "waves", "across", "fragments", "least", *Panels.PARAMETERS, "stage_k", "splits")
 TALL_PARAMETERS = ("waves", "fragments", "least", *Panels.PARAMETERS, "widest")
 # Tiles of a tall share: three blocks of the sorted list name those of it that have a tap.
 TALL_TILES = 24
@@ -56,6 +56,7 @@ def misfits(mma: MmaShape, target: GpuTarget, values: Mapping[str, int]) -> list
         "tile_n is a multiple of mma_n": values["tile_n"] % values["mma_n"] == 0,
         f"chunk_k is a multiple of the {held} that a lane holds": values["chunk_k"] % held == 0,
         f"tile_k is a multiple of {target.wave // mma.n} chunk_k": values["tile_k"] % run == 0,
+        "stage_k is a multiple of tile_k": values["stage_k"] > 0 == values["stage_k"] % values["tile_k"],
         "tile_n is a multiple of across times mma_n": values["tile_n"] % (across * values["mma_n"]) == 0,
         f"block_rows is waves / across times {group}": rows * across == values["waves"] * group,
         f"block_rows is at most {BLOCK_ROWS}": rows <= BLOCK_ROWS,
@@ -89,7 +90,14 @@ def geometry_of(op: GemmOp, mma: MmaShape, target: GpuTarget, values: Mapping[st
         stages = -(-op.c_in // values["tile_k"])
         loop = {"buffers": TALL_BUFFERS, "together": math.gcd(TALL_BUFFERS, stages), "own_panels": widest}
         return TallGeometry(panels, shape, target.wave, **loop, **counts, **chip)
-    return Geometry(panels, shape, target.wave, across=values["across"], splits=values["splits"], **counts, **chip)
+    cuts = {name: values[name] for name in ("across", "splits")}
+    stages = -(-op.c_in // values["stage_k"])
+    # As many items in the body of the loop as have most stages of one step among them. Where rows end within a load,
+    # what that takes leaves no registers for it.
+    whole = op.c_in % values["tile_k"] == 0
+    buffers = max(BUFFERS, BUFFERS + whole, key=lambda count: math.gcd(count, stages))
+    loop = {"buffers": buffers, "together": math.gcd(buffers, stages) if whole else 1, "own_k": values["stage_k"]}
+    return Geometry(panels, shape, target.wave, **loop, **cuts, **counts, **chip)
 
 
 def rewrite_output_stationary(
@@ -109,6 +117,7 @@ def rewrite_output_stationary(
     ends = Ends(op, module, target, geometry.splits)
     inputs = [features, packed, table, steps, step_count, order]
     name = f"gemm_{values_name(op)}_{moved}_t{op.taps}_{op.c_in}x{op.c_out}_{panels.name}"
+    name += f"_s{geometry.own_k}" * bool(geometry.own_k)
     body: TallKernel | OutputStationaryKernel
     if isinstance(geometry, TallGeometry):
         body = TallKernel(geometry, ends.finish)

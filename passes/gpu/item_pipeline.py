@@ -1,4 +1,4 @@
-"""The loop of gemms whose workgroup reads weights once for many gathered rows: over items of 128 bytes of K.
+"""The loop of gemms whose workgroup reads weights once for many gathered rows: over items of at most 128 bytes of K.
 
     for every item (a tap, which rows go through it, a stage of K):
         features of the item after the next, gathered row by row into registers; weights of it, read by the whole
@@ -9,6 +9,9 @@ tiles of pairs (`run_tiles`). A wave holds the f32 sums of its rows, in fragment
 slice of output channels, in registers. Waves lie `across` a slice: as many have the same rows and other output
 channels, and gather the same lines at about the same time. Each then reads half of the weights from local memory, and
 four waves fit on a SIMD unit.
+
+An item has the `loads` of its stage, 64 bytes of each row. Where the last stage of K has fewer than the others, the
+rest is left out of everything: by itself where the place in the loop's body tells the stage, else by a branch.
 """
 
 from __future__ import annotations
@@ -75,7 +78,7 @@ class _Flight:
 
     Attributes:
         sums: of every fragment, for every panel.
-        runs: features of items 0 and 1. rows: input rows of item 2, as the source has them.
+        runs: features of items 0 and 1, for every fragment. rows: input rows of item 2, as the source has them.
         entries: of items 0 to 3, the last as a lane has read it.
     """
 
@@ -222,30 +225,33 @@ class Pipeline:
             entry = self.source.entry(number + 4)
         self._copy(coming, write)
         runs = self._gather(coming, now.rows)
-        sums = self._multiply(self.source.present(now.entries[0]), now.sums, now.runs[0], read)
+        item = self._item(start, part, now.entries[0])
+        sums = self._multiply(item, self.source.present(item.entry), now.sums, now.runs[0], read)
         return _Flight(sums, [now.runs[1], runs], rows, [*now.entries[1:3], ahead, entry])
 
-    @property
-    def _loads(self) -> int:
-        """Runs that a lane gathers of a row and stage."""
-        return self.g.panels.tile_k // self.g.panels.run // (self.g.wave // self.g.shape[1])
+    def _loads(self, item: _Item) -> int:
+        """Runs that a lane gathers of a row for an item, as far as its place in the loop's body tells."""
+        g = self.g
+        return g.last_loads if g.together == g.stages == item.after + 1 else g.loads
+
+    def _stage(self, item: _Item) -> V:
+        return plus(item.first % self.g.stages, item.after)
 
     def _gather(self, item: _Item, rows: list[V]) -> list[V]:
         g = self.g
-        across = g.wave // g.shape[1] * g.panels.run
         # Behind the last item nothing is read: its channels lie beyond all rows.
-        stage = (item.first < self.items).select(times(item.first % g.stages, g.panels.tile_k), self.elements)
+        stage = (item.first < self.items).select(times(item.first % g.stages, g.stage_k), self.elements)
         channel = plus(times(self.lane.group, g.panels.run), stage)
-        first, values = item.after * g.panels.tile_k, list[V]()
-        places = [first + number * across for number in range(self._loads)]
+        first, values = item.after * g.stage_k, list[V]()
+        places = [first + number * g.load_k for number in range(self._loads(item))]
         for row in self.source.wanted(rows):
             values += self._runs(row, channel, places)
         return values
 
     def _runs(self, row: V, channel: V, places: list[int]) -> list[V]:
         """vector<run x T> of a row from `channel` on, at each place; zeros for an absent row and beyond the last."""
-        panels = self.g.panels
-        if panels.c_in % panels.tile_k == 0:
+        g, panels = self.g, self.g.panels
+        if panels.c_in % (g.load_k if g.together == g.stages else g.stage_k) == 0:
             # As unsigned, −1 is the greatest row: it becomes the first one beyond the last.
             start = plus(times(row.umin(self.in_rows), panels.c_in), channel)
             return [load(self.gather, plus(start, place), panels.run) for place in places]
@@ -267,11 +273,12 @@ class Pipeline:
     def _copy(self, item: _Item, memory: _Memory) -> None:
         """Starts the copy of an item's weights: they lie in memory as the lanes will read them."""
         g = self.g
-        run, total = g.panels.run, g.per_slice * g.stage_runs
+        run, loads = g.panels.run, self._loads(item)
+        each, total = loads * g.wave, g.per_slice * loads * g.wave
         tap = times(self.source.tap(item.entry), g.panels.n_tiles)
         panel = times(plus(tap, self.lane.panel), g.panels.panel)
-        stage = times(item.first % g.stages, g.stage_runs * run)
-        after = item.after * g.stage_runs * run
+        stage = times(item.first % g.stages, g.loads * g.wave * run)
+        after = item.after * g.loads * g.wave * run
         # Behind the last item nothing is read.
         beyond = const(g.panels.elements, i32())
         for first in range(0, total, g.lanes):
@@ -279,8 +286,13 @@ class Pipeline:
 
             def start(place: V = place) -> None:
                 mine = plus(thread() % g.wave, place)
-                source = plus(times(mine // g.stage_runs, g.panels.panel), times(mine % g.stage_runs, run))
-                there = (item.first < self.items).select(plus(source, panel, stage, after), beyond)
+                source = plus(times(mine // each, g.panels.panel), times(mine % each, run))
+                wanted = item.first < self.items
+                if self._cut_short(loads):
+                    # Nor what lies behind the last load: there the next panel begins.
+                    load = plus(times(self._stage(item), g.loads), place // g.wave % loads)
+                    wanted = wanted & (load < g.panels.k_runs * run // g.load_k)
+                there = wanted.select(plus(source, panel, stage, after), beyond)
                 copy_run(self.weights, there, memory.memory, plus(times(place, run), memory.base))
 
             if first + g.lanes <= total:
@@ -291,16 +303,25 @@ class Pipeline:
                 start()
         copy_group()
 
-    def _multiply(self, present: list[V] | None, sums: list[V], runs: list[V], memory: _Memory) -> list[V]:
+    def _cut_short(self, loads: int) -> bool:
+        """Whether an item of so many loads has fewer where it turns out to be of the last stage."""
+        return loads > self.g.last_loads and self.g.together < self.g.stages
+
+    def _multiply(self, item: _Item, present: list[V] | None, sums: list[V], runs: list[V], memory: _Memory) -> list[V]:
         """sums + weights · features for the fragments that are `present`; the same in the whole wave.
 
         Every branch is one without an else: so sums stay in the registers in which they are.
         """
-        g = self.g
+        g, loads = self.g, self._loads(item)
+        sure = g.last_loads if self._cut_short(loads) else loads
+        whole = None if sure == loads else self._stage(item).ne(g.stages - 1)
 
         def products(number: int, columns: list[V], sums: list[V]) -> list[V]:
-            own = runs[number * self._loads : (number + 1) * self._loads]
-            return self._products(columns, own, sums[number * g.per_wave : (number + 1) * g.per_wave])
+            own, cut = runs[number * loads : (number + 1) * loads], sure * g.per_wave
+            now = self._products(columns, own[:sure], sums[number * g.per_wave : (number + 1) * g.per_wave])
+            if whole is None:
+                return now
+            return if_else(whole, lambda: self._products(columns[cut:], own[sure:], now), lambda: now)
 
         def fragment(number: int, columns: list[V], sums: list[V]) -> list[V]:
             if present is None:
@@ -309,7 +330,7 @@ class Pipeline:
             return if_else(present[number].ne(0), lambda: products(number, columns, sums), lambda: sums[at])
 
         def every() -> list[V]:
-            columns = self._columns(memory)
+            columns = self._columns(memory, loads)
             return [value for number in range(g.fragments) for value in fragment(number, columns, sums)]
 
         # Of many fragments one is there nearly always.
@@ -318,16 +339,14 @@ class Pipeline:
         some = functools.reduce(lambda found, one: found | one, present)
         return if_else(some.ne(0), every, lambda: sums)
 
-    def _columns(self, memory: _Memory) -> list[V]:
+    def _columns(self, memory: _Memory, loads: int) -> list[V]:
         """The lane's runs of the weights of an item: for each load of a fragment, for each panel."""
         g = self.g
         lane = plus(times(self.lane.group, g.panels.columns), self.lane.column)
         starts = [
-            (panel * g.stage_runs + number * g.wave) * g.panels.run
-            for number in range(self._loads)
-            for panel in range(g.per_wave)
+            (panel * loads + number) * g.wave * g.panels.run for number in range(loads) for panel in range(g.per_wave)
         ]
-        side = times(self.lane.side, g.per_wave * g.stage_runs * g.panels.run)
+        side = times(self.lane.side, g.per_wave * loads * g.wave * g.panels.run)
         first = plus(times(lane, g.panels.run), side, memory.base)
         return [get_run(memory.memory, plus(first, start)) for start in starts]
 

@@ -53,7 +53,7 @@ class OutputStationaryTall(GemmSchedule):
         assert isinstance(target, GpuTarget)
         mma = target.mma_for(problem.dtype)
         assert mma is not None
-        panels = {**panels_of(problem, mma), "tile_n": mma.n}
+        panels = {**panels_of(problem, mma), "tile_n": mma.n, "tile_k": STAGE_BYTES // element_bytes(problem.dtype)}
         rows = {"waves": WAVES, "fragments": FRAGMENTS, "least": LEAST_TILES, "widest": WIDEST}
         return Chosen(
             map=GPU_MAP if problem.between_sets else Choice("dense_grid", {"block": LANES_PER_ROW}),
