@@ -30,6 +30,8 @@ class Geometry:
         buffers: items whose weights have a place in local memory, BUFFERS or more; the loop's body has as many items.
         own_panels: panels of a slice, where they are not those of panels.slice_columns.
         together: items of one step, one after another, that ask for its rows once; it divides buffers and stages.
+        ahead: items whose features and weights are on their way while one is multiplied; less than buffers.
+        portions: in which an item's weights are in registers, one after another.
     """
 
     panels: Panels
@@ -45,6 +47,8 @@ class Geometry:
     buffers: int = BUFFERS
     own_panels: int = 0
     together: int = 1
+    ahead: int = 2
+    portions: int = 1
 
     @property
     def high(self) -> int:
