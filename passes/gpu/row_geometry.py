@@ -51,6 +51,11 @@ class Geometry:
     portions: int = 1
 
     @property
+    def name(self) -> str:
+        """Waves and tiles, for names of kernels."""
+        return f"{self.high}x{self.across}x{self.fragments}"
+
+    @property
     def high(self) -> int:
         """Waves with different rows."""
         return self.waves // self.across
