@@ -72,6 +72,7 @@ class OutputStationaryTall(GemmSchedule):
 
     name = "output_stationary_tall"
     owns_rows = True
+    reads_less = True
 
     def reject(self, problem: Problem, target: Target) -> str | None:
         reason = unfit(problem, target)
