@@ -89,8 +89,8 @@ func.func @a_last_stage_that_the_loop_does_not_tell(%coords: !spconv.coords<32>,
 // CHECK: gpu.func @gemm_output_stationary
 // CHECK: scf.for
 // CHECK: "spconv.tile_mma"
-// CHECK-NEXT: scf.if
-// CHECK-NEXT: "spconv.tile_mma"
+// CHECK: scf.if
+// CHECK: "spconv.tile_mma"
 // CHECK-COUNT-4: "spconv.tile_mma"
 // CHECK-NOT: "spconv.tile_mma"
 // CHECK: gpu.return
@@ -188,3 +188,29 @@ func.func @two_readers(%coords: !spconv.coords<32>) -> (!spconv.pairs<27>, !spco
   %listed = "spconv.compact"(%map) {schedule = #spconv.schedule<"tap_tile_row", {tile_m = 16 : i64}>} : (!spconv.map<27>) -> !spconv.pairs<27>
   return %sorted, %listed : !spconv.pairs<27>, !spconv.pairs<27>
 }
+
+// -----
+
+// The tall schedule has two forms: 256 channels are three slices where rows fit into one turn of 80 shares of 384, else two
+// slices, of shares of 512. The grid is the least of the counts, of which those of the other form are too large.
+// CHECK: [[GROUPS:#.+]] = affine_map<()[s0, s1, s2] -> (((s0 ceildiv 48) ceildiv 8) * 24 + ((s0 + 2147452927) floordiv 2147483648) * 2147483648, ((s0 ceildiv 384) ceildiv 72) * 216 + {{.+}}, ((s0 ceildiv 512) ceildiv 112) * 224 + (-((s0 + 2147452927) floordiv 2147483648) + 1) * 2147483648, {{.+}})>
+// CHECK-LABEL: func.func @tall
+func.func @tall(%coords: !spconv.coords<32>, %features: tensor<?x64xbf16>, %weight: tensor<256x3x3x3x64xbf16>) -> tensor<?x256xbf16> {
+  %map = "spconv.map"(%coords) {kernel_size = array<i64: 3, 3, 3>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"dense_grid", {block = 256}>} : (!spconv.coords<32>) -> !spconv.map<27>
+  %pairs = "spconv.compact"(%map) {schedule = #spconv.schedule<"sorted_tiles", {block_rows = 256, items = 4}>} : (!spconv.map<27>) -> !spconv.pairs<27>
+  %packed = "spconv.pack_weight"(%weight) {schedule = #spconv.schedule<"mma_panels", {tile_n = 16, mma_n = 16, tile_k = 64, chunk_k = 8}>} : (tensor<256x3x3x3x64xbf16>) -> !spconv.packed<bf16>
+  %init = "spconv.fill"(%coords) : (!spconv.coords<32>) -> tensor<?x256xf32>
+  // CHECK: "spconv.launch"({{.+}}) {block = 512 : i64, grid = {{.}}[[GROUPS]]{{.}}, group = "output", kernel = @kernels::@gemm_output_stationary_tall_bf16_t27_64x256_n16x16_k64x8_w8x1x3or4_l3_none_bf16
+  %out = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"none">, schedule = #spconv.schedule<"output_stationary_tall", {waves = 8, fragments = 3, widest = 6, most_fragments = 4, most_panels = 8, least = 3, tile_n = 16, mma_n = 16, tile_k = 64, chunk_k = 8}>} : (!spconv.pairs<27>, tensor<?x64xbf16>, !spconv.packed<bf16>, tensor<?x256xf32>) -> tensor<?x256xbf16>
+  return %out : tensor<?x256xbf16>
+}
+// Loops for slices of four panels and of six, three tiles each, then one for eight, of four tiles; four items stand in each.
+// CHECK: gpu.func @gemm_output_stationary_tall
+// CHECK: scf.for
+// CHECK-COUNT-96: "spconv.tile_mma"
+// CHECK: scf.for
+// CHECK-COUNT-144: "spconv.tile_mma"
+// CHECK: scf.for
+// CHECK-COUNT-256: "spconv.tile_mma"
+// CHECK-NOT: "spconv.tile_mma"
+// CHECK: gpu.return

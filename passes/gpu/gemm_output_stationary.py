@@ -12,6 +12,7 @@ last launch has the bias, the residual, the activation and the rounding in it.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -33,13 +34,15 @@ from spconv_compiler.passes.gpu.row_geometry import BUFFERS, Geometry
 from spconv_compiler.passes.gpu.row_masks import BLOCK_ROWS
 from spconv_compiler.passes.kernel_builder import V, bits, f32, i32, if_
 from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, gpu_kernel, noted, rows_of
+from spconv_compiler.schedules.deal import LINE_PANELS
 from spconv_compiler.targets import GpuTarget, MmaShape
 
 TALL = "output_stationary_tall"
 PARAMETERS = ("block_rows", "waves", "across", "fragments", "least", *Panels.PARAMETERS, "stage_k", "splits")
-TALL_PARAMETERS = ("waves", "fragments", "least", *Panels.PARAMETERS, "widest")
-# Tiles of a tall share: three blocks of the sorted list name those of it that have a tap.
-TALL_TILES = 24
+# Of both forms: tiles of a wave, and panels of the widest slice.
+TALL_PARAMETERS = ("waves", "fragments", "widest", "most_fragments", "most_panels", "least", *Panels.PARAMETERS)
+# Tiles of a tall share: a word names those of it that have a tap.
+TALL_TILES = 32
 # A power of two, as are most numbers of stages: all items in the body of the loop then are of one step.
 TALL_BUFFERS = 4
 _LANES = 256
@@ -68,14 +71,17 @@ def misfits(mma: MmaShape, target: GpuTarget, values: Mapping[str, int]) -> list
 def tall_misfits(mma: MmaShape, target: GpuTarget, values: Mapping[str, int]) -> list[str]:
     """The same for `output_stationary_tall`."""
     held, _ = mma.lane_elements(target.wave)
-    run, most = values["chunk_k"] * (target.wave // mma.n), values["waves"] * values["fragments"]
+    run, waves = values["chunk_k"] * (target.wave // mma.n), values["waves"]
+    few, many = values["fragments"], values["most_fragments"]
     rules = {
         f"mma_n and tile_n are the instruction's {mma.n}": values["mma_n"] == values["tile_n"] == mma.n,
         f"chunk_k is a multiple of the {held} that a lane holds": values["chunk_k"] % held == 0,
         f"tile_k is a multiple of {target.wave // mma.n} chunk_k": values["tile_k"] % run == 0,
-        f"waves times fragments is {TALL_TILES}": most == TALL_TILES,
-        f"least tiles fit into the {TALL_TILES} of a share": 0 < values["least"] <= TALL_TILES,
-        "a slice has panels": values["widest"] > 0,
+        f"waves times most_fragments is at most {TALL_TILES}": waves * many <= TALL_TILES,
+        "most_fragments is as large as fragments": 0 < few <= many,
+        f"least tiles fit into the {waves * few} of a share": 0 < values["least"] <= waves * few,
+        "slices have whole lines of panels": values["widest"] % LINE_PANELS == values["most_panels"] % LINE_PANELS == 0,
+        "most_panels is as large as widest": 0 < values["widest"] <= values["most_panels"],
     }
     return [rule for rule, kept in rules.items() if not kept]
 
@@ -86,10 +92,15 @@ def geometry_of(op: GemmOp, mma: MmaShape, target: GpuTarget, values: Mapping[st
     chip = {"chiplets": target.chiplets, "units": target.compute_units}
     counts = {name: values[name] for name in ("waves", "fragments", "least")}
     if values_name(op) == TALL:
-        widest = min(values["widest"], panels.n_tiles)
         stages = -(-op.c_in // values["tile_k"])
-        loop = {"buffers": TALL_BUFFERS, "together": math.gcd(TALL_BUFFERS, stages), "own_panels": widest}
-        return TallGeometry(panels, shape, target.wave, **loop, **counts, **chip)
+        loop = {"buffers": TALL_BUFFERS, "together": math.gcd(TALL_BUFFERS, stages), "own_panels": values["widest"]}
+        few = TallGeometry(panels, shape, target.wave, many=None, **loop, **counts, **chip)
+        fragments, widest = values["most_fragments"], values["most_panels"]
+        if (fragments, widest) == (few.fragments, few.own_panels):
+            return few
+        # More sums leave registers for features of one item that is on its way, and for half of an item's weights.
+        many = dataclasses.replace(few, fragments=fragments, own_panels=widest, ahead=1, portions=2)
+        return dataclasses.replace(few, many=many)
     cuts = {name: values[name] for name in ("across", "splits")}
     stages = -(-op.c_in // values["stage_k"])
     # As many items in the body of the loop as have most stages of one step among them. Where rows end within a load,
@@ -125,7 +136,7 @@ def rewrite_output_stationary(
         body = OutputStationaryKernel(geometry, ends.finish)
     kernel = gpu_kernel(
         module,
-        f"{name}_w{geometry.high}x{geometry.across}x{geometry.fragments}_l{geometry.least}_{ends.name}",
+        f"{name}_w{geometry.name}_l{geometry.least}_{ends.name}",
         [buffer.type for buffer in (*inputs, *ends.buffers)] + [i32()] * 2,
         geometry.lanes,
         body,

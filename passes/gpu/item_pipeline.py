@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -78,8 +79,8 @@ class _Flight:
 
     Attributes:
         sums: of every fragment, for every panel.
-        runs: features of items 0 and 1, for every fragment. rows: input rows of item 2, as the source has them.
-        entries: of items 0 to 3, the last as a lane has read it.
+        runs: features of items 0 to `ahead` − 1. rows: input rows of item `ahead`, as the source has them.
+        entries: of items 0 to `ahead` + 1, the last as a lane has read it.
     """
 
     sums: list[V]
@@ -88,7 +89,7 @@ class _Flight:
     entries: list[V]
 
     def values(self) -> list[V]:
-        return [*self.sums, *self.runs[0], *self.runs[1], *self.rows, *self.entries]
+        return [*self.sums, *itertools.chain(*self.runs), *self.rows, *self.entries]
 
     def like(self, values: Sequence[V]) -> _Flight:
         """The same things, other values."""
@@ -111,7 +112,7 @@ class _Memory:
 
 
 class Pipeline:
-    """The loop over items. Everything is asked for two items before it is needed, and row numbers one before that.
+    """The loop over items. All is asked for geometry.ahead items before it is needed, and row numbers one before that.
 
     Attributes:
         items: their number, the same in all lanes. in_rows: rows of the features.
@@ -146,7 +147,7 @@ class Pipeline:
         with for_(start, self.items, buffers, flight.values(), unroll=False) as turn:
             now = flight.like(turn.args)
             for part in range(buffers):
-                memories = [self._memory((part + ahead) % buffers) for ahead in (0, 2)]
+                memories = [self._memory((part + later) % buffers) for later in (0, self.g.ahead)]
                 now = self._advance(turn.iv, part, now, *memories)
             turn.yields(*now.values())
         return self._fragments(flight.like(turn.results).sums)
@@ -176,22 +177,22 @@ class Pipeline:
     def _several(self, first: V, now: _Flight, count: int) -> _Flight:
         """Multiplies so many items."""
         for number in (plus(first, part) for part in range(count)):
-            memories = [self._memory(plus(number, ahead) % self.g.buffers) for ahead in (0, 2)]
+            memories = [self._memory(plus(number, later) % self.g.buffers) for later in (0, self.g.ahead)]
             now = self._advance(number, 0, now, *memories)
         return now
 
     def _start(self, start: V) -> _Flight:
         """What is on its way before the first item: sums are zero."""
         g = self.g
-        entries = [of_wave(self.source.entry(start + item)) for item in range(4)]
-        rows = [self.source.rows(start + item, entries[item]) for item in range(3)]
+        entries = [of_wave(self.source.entry(start + item)) for item in range(g.ahead + 2)]
+        rows = [self.source.rows(start + item, entries[item]) for item in range(g.ahead + 1)]
         runs = []
-        for number in range(2):
+        for number in range(g.ahead):
             item = self._item(start, number, entries[number])
             self._copy(item, self._memory(number))
             runs.append(self._gather(item, rows[number]))
         zero = const(0, vec(g.held, f32()))
-        return _Flight([zero] * (g.fragments * g.per_wave), runs, rows[2], entries)
+        return _Flight([zero] * (g.fragments * g.per_wave), runs, rows[g.ahead], entries)
 
     def _memory(self, turn: V | int) -> _Memory:
         """Where the weights of items lie whose numbers are `turn` modulo the buffers."""
@@ -211,23 +212,23 @@ class Pipeline:
 
     def _advance(self, start: V, part: int, now: _Flight, read: _Memory, write: _Memory) -> _Flight:
         """Multiplies item start + part, and sends for what comes after it."""
-        number, together = start + part, self.g.together
-        coming = self._item(start, part + 2, now.entries[2])
+        number, together, ahead = start + part, self.g.together, self.g.ahead
+        coming = self._item(start, part + ahead, now.entries[ahead])
         # Behind the barrier the item's weights are there, and nobody reads those of the one before.
-        copy_wait(1)
+        copy_wait(ahead - 1)
         barrier()
         # Read in the turn before this one: now it has arrived, and waiting for it costs nothing.
-        ahead, rows, entry = now.entries[2], now.rows, now.entries[3]
-        if (part + 3) % together == 0:
-            ahead = of_wave(now.entries[3])
-            rows = self.source.rows(number + 3, ahead)
-        if (part + 4) % together == 0:
-            entry = self.source.entry(number + 4)
+        later, rows, entry = now.entries[ahead], now.rows, now.entries[ahead + 1]
+        if (part + ahead + 1) % together == 0:
+            later = of_wave(now.entries[ahead + 1])
+            rows = self.source.rows(number + ahead + 1, later)
+        if (part + ahead + 2) % together == 0:
+            entry = self.source.entry(number + ahead + 2)
         self._copy(coming, write)
         runs = self._gather(coming, now.rows)
         item = self._item(start, part, now.entries[0])
         sums = self._multiply(item, self.source.present(item.entry), now.sums, now.runs[0], read)
-        return _Flight(sums, [now.runs[1], runs], rows, [*now.entries[1:3], ahead, entry])
+        return _Flight(sums, [*now.runs[1:], runs], rows, [*now.entries[1 : ahead + 1], later, entry])
 
     def _loads(self, item: _Item) -> int:
         """Runs that a lane gathers of a row for an item, as far as its place in the loop's body tells."""
@@ -313,39 +314,44 @@ class Pipeline:
         Every branch is one without an else: so sums stay in the registers in which they are.
         """
         g, loads = self.g, self._loads(item)
-        sure = g.last_loads if self._cut_short(loads) else loads
-        whole = None if sure == loads else self._stage(item).ne(g.stages - 1)
 
-        def products(number: int, columns: list[V], sums: list[V]) -> list[V]:
-            own, cut = runs[number * loads : (number + 1) * loads], sure * g.per_wave
-            now = self._products(columns, own[:sure], sums[number * g.per_wave : (number + 1) * g.per_wave])
-            if whole is None:
-                return now
-            return if_else(whole, lambda: self._products(columns[cut:], own[sure:], now), lambda: now)
-
-        def fragment(number: int, columns: list[V], sums: list[V]) -> list[V]:
-            if present is None:
-                return products(number, columns, sums)
+        def fragment(number: int, some: range, columns: list[V], sums: list[V]) -> list[V]:
+            own = [runs[number * loads + load] for load in some]
             at = slice(number * g.per_wave, (number + 1) * g.per_wave)
-            return if_else(present[number].ne(0), lambda: products(number, columns, sums), lambda: sums[at])
+            if present is None:
+                return self._products(columns, own, sums[at])
+            return if_else(present[number].ne(0), lambda: self._products(columns, own, sums[at]), lambda: sums[at])
 
         def every() -> list[V]:
-            columns = self._columns(memory, loads)
-            return [value for number in range(g.fragments) for value in fragment(number, columns, sums)]
+            found = sums
+            for some, wanted in self._portions(item):
+
+                def portion(some: range = some, sums: list[V] = found) -> list[V]:
+                    columns = self._columns(memory, loads, some)
+                    return [one for number in range(g.fragments) for one in fragment(number, some, columns, sums)]
+
+                found = portion() if wanted is None else if_else(wanted, portion, lambda sums=found: sums)  # type: ignore[misc]
+            return found
 
         # Of many fragments one is there nearly always.
         if present is None or g.fragments > _FEW:
             return every()
-        some = functools.reduce(lambda found, one: found | one, present)
-        return if_else(some.ne(0), every, lambda: sums)
+        there = functools.reduce(lambda found, one: found | one, present)
+        return if_else(there.ne(0), every, lambda: sums)
 
-    def _columns(self, memory: _Memory, loads: int) -> list[V]:
-        """The lane's runs of the weights of an item: for each load of a fragment, for each panel."""
+    def _portions(self, item: _Item) -> list[tuple[range, V | None]]:
+        """Loads of an item whose weights are in registers together; with what tells whether there are these, if any."""
+        loads, last = self._loads(item), self.g.last_loads
+        if self._cut_short(loads):
+            return [(range(last), None), (range(last, loads), self._stage(item).ne(self.g.stages - 1))]
+        each = -(-loads // self.g.portions)
+        return [(range(first, min(first + each, loads)), None) for first in range(0, loads, each)]
+
+    def _columns(self, memory: _Memory, loads: int, some: range) -> list[V]:
+        """The lane's runs of the weights of an item of so many loads: for each of some of them, for each panel."""
         g = self.g
         lane = plus(times(self.lane.group, g.panels.columns), self.lane.column)
-        starts = [
-            (panel * loads + number) * g.wave * g.panels.run for number in range(loads) for panel in range(g.per_wave)
-        ]
+        starts = [(panel * loads + number) * g.wave * g.panels.run for number in some for panel in range(g.per_wave)]
         side = times(self.lane.side, g.per_wave * loads * g.wave * g.panels.run)
         first = plus(times(lane, g.panels.run), side, memory.base)
         return [get_run(memory.memory, plus(first, start)) for start in starts]

@@ -31,6 +31,8 @@ class Geometry:
         own_panels: panels of a slice, where they are not those of panels.slice_columns.
         own_k: channels of a stage, where they are not panels.tile_k but a multiple of it.
         together: items of one step, one after another, that ask for its rows once; it divides buffers and stages.
+        ahead: items whose features and weights are on their way while one is multiplied; less than buffers.
+        portions: in which an item's weights are in registers, one after another.
     """
 
     panels: Panels
@@ -47,6 +49,13 @@ class Geometry:
     own_panels: int = 0
     own_k: int = 0
     together: int = 1
+    ahead: int = 2
+    portions: int = 1
+
+    @property
+    def name(self) -> str:
+        """Waves and tiles, for names of kernels."""
+        return f"{self.high}x{self.across}x{self.fragments}"
 
     @property
     def high(self) -> int:
