@@ -95,7 +95,7 @@ class Problem:
 
         target, reach = get_target("gfx950"), ((3, 3, 3), (1, 1, 1))
         options: dict[str, Any] = {"dtype": self.dtype, "out_dtype": "f32", "schedule": schedule, "target": target.name}
-        if self.box.symbols(*reach)["cells"] > target.narrow_cells:
+        if len(self.coords) and self.box.symbols(*reach)["cells"] > target.narrow_cells:
             options |= {"mapper": Z_DELTA, "key_width": self.box.key_width(*reach)}
         return compile_conv(3, self.channels, self.channels, **options)
 
