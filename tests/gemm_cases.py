@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from conv_cases import Case
+from conv_cases import Case, voxels
 
 from spconv_compiler import reference
 from spconv_compiler.artifact import Artifact
@@ -54,6 +54,20 @@ def result(found: PlanRun, artifact: Artifact, case: Case) -> np.ndarray:
     assert found.machine.memory.initialised(found.buffers["out"]).all()
     dtype = dict(artifact.plan.inputs)["out"]
     return from_storage(found.array("out", dtype), dtype).reshape(len(case.coords), -1)
+
+
+def naming(c_in: int, c_out: int, dtype: str) -> Case:
+    """Weights that name their tap in even output channels, their input channel in odd ones; a row picks one.
+
+    None is zero, so a step of K that is left out or taken twice shows by every row that picks one of its channels.
+    """
+    coords = voxels(200, 7, seed=3)
+    weight = np.empty((c_out, 3, 3, 3, c_in), np.float32)
+    weight[::2] = 1 + np.arange(27).reshape(3, 3, 3, 1)
+    weight[1::2] = 1 + np.arange(c_in) % 256
+    features = np.zeros((len(coords), c_in), np.float32)
+    features[np.arange(len(coords)), np.arange(len(coords)) % c_in] = 1.0
+    return Case(coords, features, weight, None, dtype, {})
 
 
 def check(case: Case, **options: Any) -> PlanRun:

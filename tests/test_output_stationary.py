@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from conv_cases import Case, make_case, voxels
-from gemm_cases import check, compiled, result, run
+from gemm_cases import check, compiled, naming, result, run
 
 from spconv_compiler import reference
 from spconv_compiler.passes.gpu.dense_grid import TILE_ROWS
 from spconv_compiler.passes.gpu.row_masks import BLOCK_ROWS, FIRST_TILE_BIT, KEY_BITS, TAP_MASK, key_bits
 from spconv_compiler.plan import evaluate
 from spconv_compiler.schedules.deal import Deal
+from spconv_compiler.sim.decode import decode
 from spconv_compiler.sim.elf import CodeObject
 from spconv_compiler.sim.errors import Fault
 
@@ -96,10 +97,50 @@ def test_weights_that_name_their_tap_and_channels(schedule: str) -> None:
     check(Case(coords, features, weight, None, "f32", {}), schedule=schedule)
 
 
+# Bytes of a row: one load and less, two; three and five, where the place in the loop tells the stage, and three and
+# nine, where a branch does.
+LAST_LOADS = [(2, bytes_) for bytes_ in (34, 48, 64, 80, 130, 160, 192, 320, 544)]
+LAST_LOADS += [(4, bytes_) for bytes_ in (36, 48, 64, 80, 132, 160, 192, 320, 544)]
+NAMED = [(dtype, bytes_ // size) for size, bytes_ in LAST_LOADS for dtype in {2: ("bf16", "f16"), 4: ("f32",)}[size]]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "c_in"),
+    [
+        pytest.param(dtype, c_in, marks=() if dtype == "bf16" else pytest.mark.slow, id=f"{dtype}-{c_in}")
+        for dtype, c_in in NAMED
+    ],
+)
+@pytest.mark.parametrize(
+    "schedule", [SCHEDULES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in (SCHEDULES[1], "pair_major"))]
+)
+def test_every_load_of_a_row_is_multiplied(schedule: str, dtype: str, c_in: int) -> None:
+    check(naming(c_in, 20, dtype), schedule=schedule, out_dtype="f32")
+
+
+@pytest.mark.parametrize(("c_in", "loads"), [(17, 1), (32, 1), (40, 2), (96, 3), (288, 9)])
+def test_nothing_behind_the_last_load_is_packed_or_multiplied(c_in: int, loads: int) -> None:
+    """A tile of 16 rows multiplies the taps that it has by as much of K as rows have; weights are as long."""
+    case = naming(c_in, 48, "bf16")
+    artifact = compiled(3, c_in, 48, dtype="bf16", bias=False, out_dtype="f32", schedule="output_stationary")
+    found = run(artifact, case)
+    slice_ = 32 if c_in % 2 else 48
+    assert found.buffers["packed"].size == 27 * loads * 32 * 2 * -(-48 // slice_) * slice_
+    order, table = found.array("row_order", "i32"), reference.kernel_map(case.coords, (3, 3, 3), 1)
+    present = np.zeros((len(order), 27), bool)
+    present[: len(case.coords)] = table[order[: len(case.coords)]] >= 0
+    products = present.reshape(-1, TILE_ROWS, 27).any(axis=1).sum() * loads * -(-48 // slice_) * slice_ // 16
+    name, counts = found.launches[-1]
+    kernel = CodeObject(artifact.object).kernels[name]
+    matrix = [one.address for one in decode(kernel.code, kernel.address) if one.name.startswith("v_mfma")]
+    assert sum(counts.by_address.get(address, 0) for address in matrix) == products
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_any_order_of_workgroups_gives_the_same_bits(schedule: str) -> None:
-    case = make_case(voxels(900, 11, seed=5), 3, 40, 24, dtype="bf16", whole=False)
-    artifact = compiled(3, 40, 24, dtype="bf16", out_dtype="f32", schedule=schedule)
+@pytest.mark.parametrize("c_in", [40, 96])
+def test_any_order_of_workgroups_gives_the_same_bits(schedule: str, c_in: int) -> None:
+    case = make_case(voxels(900, 11, seed=5), 3, c_in, 24, dtype="bf16", whole=False)
+    artifact = compiled(3, c_in, 24, dtype="bf16", out_dtype="f32", schedule=schedule)
     wanted = result(run(artifact, case), artifact, case)
     for seed in range(1, 4):
         np.testing.assert_array_equal(result(run(artifact, case, seed), artifact, case), wanted)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from conv_cases import Case, make_case, voxels
 from cross_cases import cross_case
-from gemm_cases import check, compiled, result, run
+from gemm_cases import check, compiled, naming, result, run
 
 import spconv_compiler as sc
 from spconv_compiler import reference
@@ -80,6 +80,11 @@ def test_the_epilogue_is_a_kernel_of_its_own(out_dtype: str) -> None:
     found = check(case, schedule=SCHEDULE, activation="relu", dilation=2, out_dtype=out_dtype)
     kinds = [name.split("_")[0] for name, _ in found.launches][-3:]
     assert kinds == ["fill", "gemm", "apply"]
+
+
+@pytest.mark.parametrize("c_in", [65, 96])
+def test_a_last_stage_of_one_load(c_in: int) -> None:
+    check(naming(c_in, 20, "bf16"), schedule=SCHEDULE, out_dtype="f32")
 
 
 def test_weights_that_name_their_tap_and_channels() -> None:

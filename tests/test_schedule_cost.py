@@ -7,8 +7,10 @@ import itertools
 
 import pytest
 
-from spconv_compiler.schedules import Problem, Workload, choose, estimates, explain, rejections
+from spconv_compiler.passes.gpu.mma_panels import Panels
+from spconv_compiler.schedules import AS_FAST, Problem, Workload, choose, estimates, explain, rejections, schedule_named
 from spconv_compiler.schedules.cost import DENSITIES, SIZES, TOGETHER, Work, estimate
+from spconv_compiler.schedules.output_stationary import element_bytes, packed_bytes
 from spconv_compiler.targets import GpuTarget, get_target
 from spconv_compiler.tools import compile as compile_tool
 
@@ -35,6 +37,30 @@ def test_more_work_takes_longer(density: str) -> None:
     assert times == sorted(times)
 
 
+@pytest.mark.parametrize("name", ["output_stationary", "pair_major"])
+def test_what_is_counted_is_what_is_packed_and_multiplied(name: str) -> None:
+    """K and columns are padded to whole loads of 64 bytes and whole slices: one step more, one pass more."""
+    assert isinstance(GFX950, GpuTarget)
+    for dtype, load in (("bf16", 32), ("f16", 32), ("f32", 16)):
+        mma, passes = GFX950.mma_for(dtype), []
+        assert mma is not None
+        for c_in in (1, load, load + 1, 2 * load + 1, 3 * load, 9 * load):
+            problem = Problem(27, c_in, 144, dtype)
+            chosen = schedule_named(name).choose(problem, GFX950)
+            panels = Panels.of(27, c_in, 144, chosen.weights.parameters)
+            assert packed_bytes(problem, mma) == panels.elements * element_bytes(dtype)
+            assert panels.k_runs * panels.run == -(-c_in // load) * load
+            work = schedule_named(name).work(problem, GFX950, Workload())
+            assert work is not None
+            passes.append(work.passes)
+        # Slices of five panels: ten, though 144 columns are nine.
+        assert passes == pytest.approx([loads * passes[0] for loads in (1, 1, 2, 3, 3, 9)])
+        workload = Workload()
+        rows = workload.rows * workload.taps_together(27, 16)
+        if name == "output_stationary":
+            assert passes[0] == pytest.approx(rows / 16 * 10 * load / mma.k * mma.passes)
+
+
 def test_estimates_follow_the_rates_of_the_target() -> None:
     assert isinstance(GFX950, GpuTarget) and GFX950.rates is not None
     work = Work(passes=2.0e6, groups=512.0, resident=2, l2_bytes=1e8, memory_bytes=1e7, chain_cycles=100.0, launches=2)
@@ -49,14 +75,28 @@ def test_estimates_follow_the_rates_of_the_target() -> None:
 
 
 def test_the_reference_is_not_chosen_for_wide_layers_and_splitting_pays_for_few_rows() -> None:
-    assert choose(WIDE, GFX950)[0].name == "output_stationary"
+    assert choose(WIDE, GFX950)[0].name == "output_stationary_tall"
+    assert choose(Problem(27, 128, 128, "bf16"), GFX950)[0].name == "output_stationary"
     assert choose(Problem(27, 4, 32, "bf16"), GFX950)[0].name == "small_channels"
-    # Few rows are dealt out in small shares; what is left to split are weights too large for those.
+    # Few rows are dealt out in small shares; what is left to split are weights too large for those, of few columns.
     few = Workload("few", "dense")
-    assert choose(WIDE, GFX950, workload=few)[0].name == "output_stationary"
-    assert choose(Problem(27, 1024, 1024, "bf16"), GFX950, workload=few)[0].name == "split_taps"
+    assert choose(Problem(27, 512, 512, "bf16"), GFX950, workload=few)[0].name == "output_stationary"
+    assert choose(Problem(27, 1024, 128, "bf16"), GFX950, workload=few)[0].name == "split_taps"
     times = estimates(WIDE, GFX950)
     assert times["pairs_m16"].us > 3 * times["output_stationary"].us
+
+
+def test_what_reads_less_is_taken_where_it_is_as_fast() -> None:
+    """At 512 channels both take as long as their products; with rows for one turn of shares it is slower at 256."""
+    wide, usual = Problem(27, 512, 512, "bf16"), Workload("many", "usual")
+    times = estimates(wide, GFX950, usual)
+    less, more = times["output_stationary_tall"], times["output_stationary"]
+    assert less.us >= more.us and less.us <= AS_FAST * more.us and less.terms["L2"] < 0.9 * more.terms["L2"]
+    assert choose(wide, GFX950, workload=usual)[0].name == "output_stationary_tall"
+    few = Workload("some", "dense")
+    times = estimates(WIDE, GFX950, few)
+    assert times["output_stationary_tall"].us > AS_FAST * times["output_stationary"].us
+    assert choose(WIDE, GFX950, workload=few)[0].name == "output_stationary"
 
 
 def test_without_rates_the_first_legal_schedule_is_taken() -> None:
@@ -74,7 +114,7 @@ def test_every_schedule_is_explained() -> None:
 
 
 def test_the_tool_prints_estimates_or_reasons(capfd: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--explain", "--target", "gfx950", "--c-in", "1024", "--c-out", "1024"]
+    arguments = ["--explain", "--target", "gfx950", "--c-in", "1024", "--c-out", "128"]
     assert compile_tool.main([*arguments, "--size", "few", "--density", "dense"]) == 0
     text = capfd.readouterr().out
     assert "auto: split_taps" in text and "10,000 rows" in text and "never measured" in text

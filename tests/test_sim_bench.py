@@ -14,6 +14,7 @@ from conv_cases import voxels
 
 from spconv_compiler import reference
 from spconv_compiler.bench import frames, sim, sim_child, sim_goals, sim_layer, sim_lds
+from spconv_compiler.bench.verify import Judge
 from spconv_compiler.errors import InputError, SpconvError
 from spconv_compiler.sim import watched
 from spconv_compiler.sim.errors import Fault
@@ -117,6 +118,18 @@ def test_goals_are_counted_beside_the_reference(
     lines = list(sim_goals.notes([{**good, "fewer_weights": None}, worse, {**of_pairs, "frame": "pairs"}, good]))
     assert lines[1].endswith("2 of 3; worst 5.9: small, C = 256, output_stationary")
     assert lines[4].endswith("3 of 4; worst 1.30: pairs, C = 32, pair_major") and lines[-1].endswith("on: 2 of 4")
+
+
+def test_a_box_that_no_grid_holds_is_searched() -> None:
+    """1,200 cells a side take 7 GB of a grid: the goals of such a frame are counted all the same."""
+    coords = np.array([[0, 0, 0, 0], [0, 1199, 1199, 1198], [0, 1199, 1199, 1199]], np.int32)
+    problem = sim_layer.Problem.make(coords, 32, "bf16")
+    for schedule in ("pairs_m16", "output_stationary"):
+        artifact = problem.compile(schedule)
+        assert any(one.kernel.startswith("search_") for one in artifact.plan.launches)
+        features, weight = problem.operands()
+        check = Judge(reference.kernel_map(coords), features, weight, "f32")
+        assert check.compare(problem.run(artifact, sim_layer.engine(True, 1)).out).ok
 
 
 def test_cases_of_goals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

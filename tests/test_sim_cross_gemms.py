@@ -37,6 +37,8 @@ def test_the_reference_schedule(transposed: bool, launched: list[str]) -> None:
     [
         ("bfloat16", "k3s2p1", False, "output_stationary"),
         ("float16", "k2s2", True, "output_stationary"),
+        ("bfloat16", "k3s2p1", True, "output_stationary_tall"),
+        pytest.param("float32", "k3s2p1", False, "output_stationary_tall", marks=pytest.mark.slow),
         pytest.param("float32", "k311s211", False, "output_stationary", marks=pytest.mark.slow),
         pytest.param("float32", "k3s2p1", True, "output_stationary", marks=pytest.mark.slow),
         pytest.param("bfloat16", "k311s211", True, "output_stationary", marks=pytest.mark.slow),
@@ -50,7 +52,8 @@ def test_wide_rows_that_gemms_own(
     """More inputs than outputs or fewer: features end behind the rows that are read, results behind those written."""
     grid, rng = rc.Grid.of(*GRIDS[name]), np.random.default_rng(1)
     coords = voxels(290, SHAPE, batches=2, seed=9)
-    sizes = ((290, 24), (20, *grid.kernel_size, 24), (20,))
+    c_in, c_out = (64, 160) if schedule == "output_stationary_tall" else (24, 20)
+    sizes = ((290, c_in), (c_out, *grid.kernel_size, c_in), (c_out,))
     features, weight, bias = (rng.integers(-2, 3, size).astype(np.float32) for size in sizes)
     given = [torch.from_numpy(array).to(getattr(torch, dtype)) for array in (features, weight)]
     function = sc.sparse_conv_transpose3d if transposed else sc.sparse_conv3d

@@ -16,7 +16,9 @@ from spconv_compiler.sim.elf import CodeObject
 from spconv_compiler.sim.errors import Fault
 
 TALL = "output_stationary_tall"
-# (C_in, C_out, dtype): one, three and four stages of K, slices of 6 and 5, of 5 and 4, and of 6 panels.
+# So many output channels that few rows are many: 52 pairs of panels, in 18 slices of 6 and 4 or in 13 of 8.
+WIDE = 1664
+# (C_in, C_out, dtype): one, three and four stages of K, slices of 6 and 4, of 6, of 6, 4 and 3 panels.
 SHAPES = [
     (256, 256, "bf16"),
     (64, 512, "f16"),
@@ -44,23 +46,48 @@ def test_rows_around_tiles(rows: int) -> None:
     check(make_case(voxels(rows, 9, seed=rows), 3, 64, 144, dtype="bf16", whole=True), schedule=TALL)
 
 
-@pytest.mark.parametrize("rows", [2200, pytest.param(6300, marks=pytest.mark.slow)])
-def test_large_shares_begin_anywhere_and_touch_three_blocks(rows: int) -> None:
-    """Many slices leave few shares to fill the chip: of 17 tiles and more, which blocks of 16 do not begin."""
-    case = make_case(voxels(rows, 20, seed=rows), 3, 64, 2048, dtype="bf16", whole=True)
-    check(case, schedule=TALL, out_dtype="f32")
+@pytest.mark.parametrize(
+    ("rows", "groups"),
+    [
+        (2200, 8 * 18),
+        (3072, 8 * 18),
+        (3073, 16 * 13),
+        *(pytest.param(rows, 16 * 13, marks=pytest.mark.slow) for rows in (6300, 8192)),
+    ],
+)
+def test_large_shares_of_both_forms_begin_anywhere_and_touch_three_blocks(rows: int, groups: int) -> None:
+    """Many slices leave few shares to fill the chip: of 17 tiles and more, which blocks of 16 do not begin.
+
+    Eight shares of at most 24 tiles, while they hold all rows, by 18 slices; or sixteen of at most 32 by 13.
+    """
+    case = make_case(voxels(rows, 21, seed=rows), 3, 64, WIDE, dtype="bf16", whole=True)
+    found = check(case, schedule=TALL, out_dtype="f32")
+    launch = compiled(3, 64, WIDE, dtype="bf16", bias=False, out_dtype="f32", schedule=TALL).plan.launches[-1]
+    assert evaluate(launch.grid[0], {"rows": rows}) == groups and len(found.launches) > 1
 
 
-def test_epilogue_is_fused() -> None:
-    case = make_case(voxels(400, 9, batches=2), 3, 64, 200, dtype="bf16", bias=True, whole=True)
+@pytest.mark.parametrize("rows", [1, 47, 48, 49, 3056, 3071, 3088])
+def test_the_form_and_the_grid_follow_the_rows(rows: int) -> None:
+    """Just as many workgroups as the form has shares and slices, and none of the other form's."""
+    launch = compiled(3, 64, WIDE, dtype="bf16", bias=False, out_dtype="f32", schedule=TALL).plan.launches[-1]
+    tiles, few, many = -(-rows // 16), Deal.tall(256, 8, 18, 24, 3), Deal.tall(256, 8, 13, 32, 3)
+    deal, slices = (few, 18) if tiles <= few.turn else (many, 13)
+    assert (few.turn, many.turn) == (192, 512)
+    assert evaluate(launch.grid[0], {"rows": rows}) == -(-deal.count(tiles) // 8) * 8 * slices
+
+
+@pytest.mark.parametrize(("rows", "c_out"), [(400, 200), (3200, WIDE)])
+def test_epilogue_is_fused(rows: int, c_out: int) -> None:
+    case = make_case(voxels(rows, 17, batches=2), 3, 64, c_out, dtype="bf16", bias=True, whole=True)
     found = check(case, schedule=TALL, activation="relu", dilation=2)
     kernels = [name for name, _ in found.launches]
     assert not [name for name in kernels if name.startswith(("fill_rows", "apply_", "add_parts"))]
 
 
-def test_any_order_of_workgroups_gives_the_same_bits_within_the_bound() -> None:
-    case = make_case(voxels(400, 8, seed=5), 3, 256, 256, dtype="bf16", whole=False)
-    artifact = compiled(3, 256, 256, dtype="bf16", out_dtype="f32", schedule=TALL)
+@pytest.mark.parametrize(("rows", "c_in", "c_out"), [(400, 256, 256), (3100, 64, WIDE)])
+def test_any_order_of_workgroups_gives_the_same_bits_within_the_bound(rows: int, c_in: int, c_out: int) -> None:
+    case = make_case(voxels(rows, 17, seed=5), 3, c_in, c_out, dtype="bf16", whole=False)
+    artifact = compiled(3, c_in, c_out, dtype="bf16", bias=False, out_dtype="f32", schedule=TALL)
     wanted = result(run(artifact, case), artifact, case)
     np.testing.assert_array_equal(result(run(artifact, case, 1), artifact, case), wanted)
     order = np.random.default_rng(0).permutation(len(case.coords))
@@ -72,38 +99,50 @@ def test_any_order_of_workgroups_gives_the_same_bits_within_the_bound() -> None:
 
 
 def test_the_kernel_spills_nothing_and_two_waves_fit() -> None:
-    for c_in, c_out, dtype in ((256, 256, "bf16"), (96, 288, "f32")):
+    for c_in, c_out, dtype in ((256, 256, "bf16"), (96, 288, "f32"), (64, 384, "f16")):
         found = compiled(3, c_in, c_out, dtype=dtype, bias=False, out_dtype="f32", schedule=TALL).meta["kernels"]
         (facts,) = [facts for name, facts in found.items() if name.startswith(f"gemm_{TALL}")]
         assert facts["vgpr_spills"] == facts["sgpr_spills"] == facts["scratch_bytes"] == facts["agpr"] == 0
         assert facts["vgpr"] <= 256
 
 
+@pytest.mark.parametrize("widest", [6, 8])
 @pytest.mark.parametrize("panels", [9, 12, 13, 16, 18, 32, 63, 64])
-def test_slices_are_even_and_cover_all_panels(panels: int) -> None:
-    cut = Cut(panels, 6)
-    each, left = divmod(panels, cut.slices)
-    widths = [each + (number < left) for number in range(cut.slices)]
-    assert sum(widths) == panels and max(widths) <= 6 and set(widths) == set(cut.widths)
+def test_slices_are_even_but_for_lines_and_cover_all_panels(panels: int, widest: int) -> None:
+    cut = Cut(panels, widest)
+    assert len(cut.parts) == cut.slices == -(-panels // widest)
+    assert [panel for first, width in cut.parts for panel in range(first, first + width)] == list(range(panels))
+    widths = [width for _, width in cut.parts]
+    assert all(first % 2 == 0 for first, _ in cut.parts) and set(widths) == set(cut.widths)
+    assert max(widths) <= widest and max(widths) - min(widths) <= 2 + panels % 2
 
 
-@pytest.mark.parametrize("tiles", [1, 4, 941, 1274, 1657, 3276, 6881, 100_000])
+@pytest.mark.parametrize("tiles", [1, 4, 941, 1274, 1657, 1920, 1921, 3276, 6881, 100_000])
 def test_shares_fit_their_lists_and_fill_the_chip(tiles: int) -> None:
-    deal = Deal.tall(256, 8, 3, 24, 3)
-    assert deal.turns == (72, 80)
+    few, many = Deal.tall(256, 8, 3, 24, 3), Deal.tall(256, 8, 2, 32, 3)
+    assert few.turns == (72, 80) and many.turns == (112, 120, 128) and few.turn == 1920
+    deal, slices = (few, 3) if tiles <= 1920 else (many, 2)
     count = deal.count(tiles)
-    assert -(-tiles // count) <= 24 and (count - 1) * (tiles // count) < tiles
+    assert -(-tiles // count) <= deal.most and (count - 1) * (tiles // count) < tiles
     if tiles >= 72 * 24:
-        assert 3 * count >= 0.84 * 256 * -(-3 * count // 256)
+        assert slices * count >= 0.84 * 256 * -(-slices * count // 256)
     launch = compiled(3, 256, 256, dtype="bf16", out_dtype="f32", schedule=TALL).plan.launches[-1]
-    assert evaluate(launch.grid[0], {"rows": tiles * 16}) == -(-count // 8) * 8 * 3
+    assert evaluate(launch.grid[0], {"rows": tiles * 16}) == -(-count // 8) * 8 * slices
 
 
-def test_a_missing_barrier_is_noticed() -> None:
+def test_a_kernel_of_too_many_loops_has_one_form() -> None:
+    """A padded slice, or slices of four widths in both forms."""
+    for c_out, forms in ((256, "3or4"), (250, "3"), (320, "3"), (512, "3or4")):
+        (name,) = [one.kernel for one in compiled(3, 64, c_out, schedule=TALL, dtype="bf16").plan.launches][-1:]
+        assert f"_w8x1x{forms}_" in name
+
+
+@pytest.mark.parametrize(("rows", "c_in", "c_out"), [(400, 256, 256), (3100, 64, WIDE)])
+def test_a_missing_barrier_is_noticed(rows: int, c_in: int, c_out: int) -> None:
     from sim_kernels import encode
 
-    case = make_case(voxels(400, 8), 3, 256, 256, dtype="bf16", whole=True)
-    artifact = compiled(3, 256, 256, dtype="bf16", out_dtype="f32", schedule=TALL)
+    case = make_case(voxels(rows, 17), 3, c_in, c_out, dtype="bf16", whole=True)
+    artifact = compiled(3, c_in, c_out, dtype="bf16", bias=False, out_dtype="f32", schedule=TALL)
     kernels = dict(CodeObject(artifact.object).kernels)
     name = next(name for name in kernels if name.startswith("gemm"))
     code = kernels[name].code.replace(encode("s_barrier"), encode("s_nop 0"))

@@ -9,7 +9,7 @@ func.func @conv(%coords: !spconv.coords<32>, %features: tensor<?x64xbf16>, %weig
   return %0 : tensor<?x64xbf16>
 }
 
-// CHECK-LABEL: gemm_output_stationary_bf16_t27_64x64_n64x16_k64x8_w8x2x2_l3_relu_bf16:
+// CHECK-LABEL: gemm_output_stationary_bf16_t27_64x64_n64x16_k32x8_s64_w8x2x2_l3_relu_bf16:
 // CHECK: s_waitcnt vmcnt({{[1-9]}}
 // CHECK: s_barrier
 // CHECK: buffer_load_dwordx4 v{{[0-9]+}}, s[{{[0-9:]+}}], 0 offen lds
@@ -30,7 +30,7 @@ func.func @conv(%coords: !spconv.coords<32>, %features: tensor<?x64xbf16>, %weig
 
 // NONE-NOT: scratch_
 // NONE-NOT: buffer_atomic_add_f32
-// NONE: gemm_output_stationary_bf16_t27_64x64_n64x16_k64x8_w8x2x2_l3_relu_bf16:
+// NONE: gemm_output_stationary_bf16_t27_64x64_n64x16_k32x8_s64_w8x2x2_l3_relu_bf16:
 // NONE-NOT: scratch_
 // NONE-NOT: buffer_atomic_add_f32
 // NONE-NOT: ds_write_b128

@@ -10,7 +10,7 @@ func.func @conv(%coords: !spconv.coords<32>, %features: tensor<?x256xbf16>, %wei
   return %0 : tensor<?x128xf32>
 }
 
-// CHECK-LABEL: gemm_pair_major_bf16_t27_256x128_n128x16_k64x8_w4x2x4_g256:
+// CHECK-LABEL: gemm_pair_major_bf16_t27_256x128_n128x16_k32x8_s64_w4x2x4_g256:
 // CHECK: buffer_load_dwordx4 v{{[0-9]+}}, s[{{[0-9:]+}}], 0 offen lds
 // CHECK: s_barrier
 // CHECK: buffer_load_dwordx4 v{{[0-9]+}}, s[{{[0-9:]+}}], 0 offen lds

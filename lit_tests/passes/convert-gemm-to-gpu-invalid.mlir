@@ -150,11 +150,24 @@ func.func @init(%coords: !spconv.coords<32>, %features: tensor<?x32xbf16>, %weig
 func.func @tile_of_pairs(%coords: !spconv.coords<32>, %features: tensor<?x32xbf16>, %weight: tensor<80x1x1x3x32xbf16>) -> tensor<?x80xf32> {
   %map = "spconv.map"(%coords) {kernel_size = array<i64: 1, 1, 3>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"dense_grid", {block = 256}>} : (!spconv.coords<32>) -> !spconv.map<3>
   %pairs = "spconv.compact"(%map) {schedule = #spconv.schedule<"tap_tile_row", {tile_m = 128}>} : (!spconv.map<3>) -> !spconv.pairs<3>
-  %packed = "spconv.pack_weight"(%weight) {schedule = #spconv.schedule<"mma_panels", {tile_n = 80, mma_n = 16, tile_k = 64, chunk_k = 8}>} : (tensor<80x1x1x3x32xbf16>) -> !spconv.packed<bf16>
+  %packed = "spconv.pack_weight"(%weight) {schedule = #spconv.schedule<"mma_panels", {tile_n = 80, mma_n = 16, tile_k = 32, chunk_k = 8}>} : (tensor<80x1x1x3x32xbf16>) -> !spconv.packed<bf16>
   %init = "spconv.fill"(%coords) : (!spconv.coords<32>) -> tensor<?x80xf32>
   // expected-error @below {{the parameters of the schedule do not fit: }}
   // expected-note @below {{tile_m is waves / across times 32}}
-  %sum = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"none">, schedule = #spconv.schedule<"pair_major", {tile_m = 128, waves = 8, across = 1, fragments = 2, tile_n = 80, mma_n = 16, tile_k = 64, chunk_k = 8, per_chiplet = 32}>} : (!spconv.pairs<3>, tensor<?x32xbf16>, !spconv.packed<bf16>, tensor<?x80xf32>) -> tensor<?x80xf32>
+  %sum = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"none">, schedule = #spconv.schedule<"pair_major", {tile_m = 128, waves = 8, across = 1, fragments = 2, tile_n = 80, mma_n = 16, tile_k = 32, chunk_k = 8, stage_k = 64, per_chiplet = 32}>} : (!spconv.pairs<3>, tensor<?x32xbf16>, !spconv.packed<bf16>, tensor<?x80xf32>) -> tensor<?x80xf32>
+  return %sum : tensor<?x80xf32>
+}
+
+// -----
+
+func.func @stage(%coords: !spconv.coords<32>, %features: tensor<?x32xbf16>, %weight: tensor<80x1x1x3x32xbf16>) -> tensor<?x80xf32> {
+  %map = "spconv.map"(%coords) {kernel_size = array<i64: 1, 1, 3>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"dense_grid", {block = 256}>} : (!spconv.coords<32>) -> !spconv.map<3>
+  %pairs = "spconv.compact"(%map) {schedule = #spconv.schedule<"tap_tile_row", {tile_m = 256}>} : (!spconv.map<3>) -> !spconv.pairs<3>
+  %packed = "spconv.pack_weight"(%weight) {schedule = #spconv.schedule<"mma_panels", {tile_n = 80, mma_n = 16, tile_k = 32, chunk_k = 8}>} : (tensor<80x1x1x3x32xbf16>) -> !spconv.packed<bf16>
+  %init = "spconv.fill"(%coords) : (!spconv.coords<32>) -> tensor<?x80xf32>
+  // expected-error @below {{the parameters of the schedule do not fit: }}
+  // expected-note @below {{stage_k is a multiple of tile_k}}
+  %sum = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"none">, schedule = #spconv.schedule<"pair_major", {tile_m = 256, waves = 8, across = 1, fragments = 2, tile_n = 80, mma_n = 16, tile_k = 32, chunk_k = 8, stage_k = 48, per_chiplet = 32}>} : (!spconv.pairs<3>, tensor<?x32xbf16>, !spconv.packed<bf16>, tensor<?x80xf32>) -> tensor<?x80xf32>
   return %sum : tensor<?x80xf32>
 }
 
@@ -164,10 +177,10 @@ func.func @tile_of_pairs(%coords: !spconv.coords<32>, %features: tensor<?x32xbf1
 func.func @small_tiles(%coords: !spconv.coords<32>, %features: tensor<?x32xbf16>, %weight: tensor<80x1x1x3x32xbf16>) -> tensor<?x80xf32> {
   %map = "spconv.map"(%coords) {kernel_size = array<i64: 1, 1, 3>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"dense_grid", {block = 256}>} : (!spconv.coords<32>) -> !spconv.map<3>
   %pairs = "spconv.compact"(%map) {schedule = #spconv.schedule<"tap_tile_row", {tile_m = 16}>} : (!spconv.map<3>) -> !spconv.pairs<3>
-  %packed = "spconv.pack_weight"(%weight) {schedule = #spconv.schedule<"mma_panels", {tile_n = 80, mma_n = 16, tile_k = 64, chunk_k = 8}>} : (tensor<80x1x1x3x32xbf16>) -> !spconv.packed<bf16>
+  %packed = "spconv.pack_weight"(%weight) {schedule = #spconv.schedule<"mma_panels", {tile_n = 80, mma_n = 16, tile_k = 32, chunk_k = 8}>} : (tensor<80x1x1x3x32xbf16>) -> !spconv.packed<bf16>
   %init = "spconv.fill"(%coords) : (!spconv.coords<32>) -> tensor<?x80xf32>
   // expected-error @below {{tile_tap was laid out for another schedule}}
   // expected-note @below {{expected (rows ceildiv 256) * 3 elements}}
-  %sum = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"none">, schedule = #spconv.schedule<"pair_major", {tile_m = 256, waves = 8, across = 1, fragments = 2, tile_n = 80, mma_n = 16, tile_k = 64, chunk_k = 8, per_chiplet = 32}>} : (!spconv.pairs<3>, tensor<?x32xbf16>, !spconv.packed<bf16>, tensor<?x80xf32>) -> tensor<?x80xf32>
+  %sum = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"none">, schedule = #spconv.schedule<"pair_major", {tile_m = 256, waves = 8, across = 1, fragments = 2, tile_n = 80, mma_n = 16, tile_k = 32, chunk_k = 8, stage_k = 64, per_chiplet = 32}>} : (!spconv.pairs<3>, tensor<?x32xbf16>, !spconv.packed<bf16>, tensor<?x80xf32>) -> tensor<?x80xf32>
   return %sum : tensor<?x80xf32>
 }

@@ -9,14 +9,14 @@ func.func @tiles(%coords: !spconv.coords<32>, %features: tensor<?x128xbf16>, %we
   %map = "spconv.map"(%coords) {kernel_size = array<i64: 1, 3, 3>, dilation = array<i64: 1, 1, 1>, schedule = #spconv.schedule<"dense_grid", {block = 256}>} : (!spconv.coords<32>) -> !spconv.map<9>
   // CHECK: kernel = @kernels::@compact_pairs_t9_m256
   %pairs = "spconv.compact"(%map) {schedule = #spconv.schedule<"tap_tile_row", {tile_m = 256}>} : (!spconv.map<9>) -> !spconv.pairs<9>
-  %packed = "spconv.pack_weight"(%weight) {schedule = #spconv.schedule<"mma_panels", {tile_n = 112, mma_n = 16, tile_k = 64, chunk_k = 8}>} : (tensor<112x1x3x3x128xbf16>) -> !spconv.packed<bf16>
+  %packed = "spconv.pack_weight"(%weight) {schedule = #spconv.schedule<"mma_panels", {tile_n = 112, mma_n = 16, tile_k = 32, chunk_k = 8}>} : (tensor<112x1x3x3x128xbf16>) -> !spconv.packed<bf16>
   %init = "spconv.fill"(%coords, %bias) : (!spconv.coords<32>, tensor<112xf32>) -> tensor<?x112xf32>
   // CHECK: [[SUMS:%.+]] = "spconv.alloc"() {name = "sums"
   // CHECK: kernel = @kernels::@fill_rows_112_bias
   // CHECK: block = 512 : i64, grid = {{.}}[[GROUPS]]{{.}}, group = "output"
-  // CHECK-SAME: kernel = @kernels::@gemm_pair_major_bf16_t9_128x112_n112x16_k64x8_w8x1x2_g256
+  // CHECK-SAME: kernel = @kernels::@gemm_pair_major_bf16_t9_128x112_n112x16_k32x8_s64_w8x1x2_g256
   // CHECK: builtin.unrealized_conversion_cast [[SUMS]]
-  %sum = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"none">, schedule = #spconv.schedule<"pair_major", {tile_m = 256, waves = 8, across = 1, fragments = 2, tile_n = 112, mma_n = 16, tile_k = 64, chunk_k = 8, per_chiplet = 32}>} : (!spconv.pairs<9>, tensor<?x128xbf16>, !spconv.packed<bf16>, tensor<?x112xf32>) -> tensor<?x112xf32>
+  %sum = "spconv.gemm"(%pairs, %features, %packed, %init) {epilogue = #spconv.epilogue<"none">, schedule = #spconv.schedule<"pair_major", {tile_m = 256, waves = 8, across = 1, fragments = 2, tile_n = 112, mma_n = 16, tile_k = 32, chunk_k = 8, stage_k = 64, per_chiplet = 32}>} : (!spconv.pairs<9>, tensor<?x128xbf16>, !spconv.packed<bf16>, tensor<?x112xf32>) -> tensor<?x112xf32>
   return %sum : tensor<?x112xf32>
 }
 

@@ -6,7 +6,7 @@
 // OWNER: "spconv.compact"
 // OWNER-SAME: #spconv.schedule<"sorted_tiles", {block_rows = 256 : i64, items = 4 : i64}>
 // OWNER: "spconv.pack_weight"
-// OWNER-SAME: tile_k = 64 : i64
+// OWNER-SAME: tile_k = 32 : i64
 // OWNER: "spconv.gemm"
 // OWNER-SAME: #spconv.schedule<"output_stationary", {across = 2 : i64, block_rows = 256 : i64
 

@@ -12,6 +12,7 @@ last launch has the bias, the residual, the activation and the rounding in it.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -29,17 +30,19 @@ from spconv_compiler.passes.gpu.limits import require
 from spconv_compiler.passes.gpu.mma_panels import Panels
 from spconv_compiler.passes.gpu.output_stationary import Finish, OutputStationaryKernel
 from spconv_compiler.passes.gpu.output_stationary_tall import TallGeometry, TallKernel
-from spconv_compiler.passes.gpu.row_geometry import Geometry
+from spconv_compiler.passes.gpu.row_geometry import BUFFERS, Geometry
 from spconv_compiler.passes.gpu.row_masks import BLOCK_ROWS
 from spconv_compiler.passes.kernel_builder import V, bits, f32, i32, if_
 from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, gpu_kernel, noted, rows_of
+from spconv_compiler.schedules.deal import LINE_PANELS
 from spconv_compiler.targets import GpuTarget, MmaShape
 
 TALL = "output_stationary_tall"
-PARAMETERS = ("block_rows", "waves", "across", "fragments", "least", *Panels.PARAMETERS, "splits")
-TALL_PARAMETERS = ("waves", "fragments", "least", *Panels.PARAMETERS, "widest")
-# Tiles of a tall share: three blocks of the sorted list name those of it that have a tap.
-TALL_TILES = 24
+PARAMETERS = ("block_rows", "waves", "across", "fragments", "least", *Panels.PARAMETERS, "stage_k", "splits")
+# Of both forms: tiles of a wave, and panels of the widest slice.
+TALL_PARAMETERS = ("waves", "fragments", "widest", "most_fragments", "most_panels", "least", *Panels.PARAMETERS)
+# Tiles of a tall share: a word names those of it that have a tap.
+TALL_TILES = 32
 # A power of two, as are most numbers of stages: all items in the body of the loop then are of one step.
 TALL_BUFFERS = 4
 _LANES = 256
@@ -56,6 +59,7 @@ def misfits(mma: MmaShape, target: GpuTarget, values: Mapping[str, int]) -> list
         "tile_n is a multiple of mma_n": values["tile_n"] % values["mma_n"] == 0,
         f"chunk_k is a multiple of the {held} that a lane holds": values["chunk_k"] % held == 0,
         f"tile_k is a multiple of {target.wave // mma.n} chunk_k": values["tile_k"] % run == 0,
+        "stage_k is a multiple of tile_k": values["stage_k"] > 0 == values["stage_k"] % values["tile_k"],
         "tile_n is a multiple of across times mma_n": values["tile_n"] % (across * values["mma_n"]) == 0,
         f"block_rows is waves / across times {group}": rows * across == values["waves"] * group,
         f"block_rows is at most {BLOCK_ROWS}": rows <= BLOCK_ROWS,
@@ -67,14 +71,17 @@ def misfits(mma: MmaShape, target: GpuTarget, values: Mapping[str, int]) -> list
 def tall_misfits(mma: MmaShape, target: GpuTarget, values: Mapping[str, int]) -> list[str]:
     """The same for `output_stationary_tall`."""
     held, _ = mma.lane_elements(target.wave)
-    run, most = values["chunk_k"] * (target.wave // mma.n), values["waves"] * values["fragments"]
+    run, waves = values["chunk_k"] * (target.wave // mma.n), values["waves"]
+    few, many = values["fragments"], values["most_fragments"]
     rules = {
         f"mma_n and tile_n are the instruction's {mma.n}": values["mma_n"] == values["tile_n"] == mma.n,
         f"chunk_k is a multiple of the {held} that a lane holds": values["chunk_k"] % held == 0,
         f"tile_k is a multiple of {target.wave // mma.n} chunk_k": values["tile_k"] % run == 0,
-        f"waves times fragments is {TALL_TILES}": most == TALL_TILES,
-        f"least tiles fit into the {TALL_TILES} of a share": 0 < values["least"] <= TALL_TILES,
-        "a slice has panels": values["widest"] > 0,
+        f"waves times most_fragments is at most {TALL_TILES}": waves * many <= TALL_TILES,
+        "most_fragments is as large as fragments": 0 < few <= many,
+        f"least tiles fit into the {waves * few} of a share": 0 < values["least"] <= waves * few,
+        "slices have whole lines of panels": values["widest"] % LINE_PANELS == values["most_panels"] % LINE_PANELS == 0,
+        "most_panels is as large as widest": 0 < values["widest"] <= values["most_panels"],
     }
     return [rule for rule, kept in rules.items() if not kept]
 
@@ -85,11 +92,23 @@ def geometry_of(op: GemmOp, mma: MmaShape, target: GpuTarget, values: Mapping[st
     chip = {"chiplets": target.chiplets, "units": target.compute_units}
     counts = {name: values[name] for name in ("waves", "fragments", "least")}
     if values_name(op) == TALL:
-        widest = min(values["widest"], panels.n_tiles)
         stages = -(-op.c_in // values["tile_k"])
-        loop = {"buffers": TALL_BUFFERS, "together": math.gcd(TALL_BUFFERS, stages), "own_panels": widest}
-        return TallGeometry(panels, shape, target.wave, **loop, **counts, **chip)
-    return Geometry(panels, shape, target.wave, across=values["across"], splits=values["splits"], **counts, **chip)
+        loop = {"buffers": TALL_BUFFERS, "together": math.gcd(TALL_BUFFERS, stages), "own_panels": values["widest"]}
+        few = TallGeometry(panels, shape, target.wave, many=None, **loop, **counts, **chip)
+        fragments, widest = values["most_fragments"], values["most_panels"]
+        if (fragments, widest) == (few.fragments, few.own_panels):
+            return few
+        # More sums leave registers for features of one item that is on its way, and for half of an item's weights.
+        many = dataclasses.replace(few, fragments=fragments, own_panels=widest, ahead=1, portions=2)
+        return dataclasses.replace(few, many=many)
+    cuts = {name: values[name] for name in ("across", "splits")}
+    stages = -(-op.c_in // values["stage_k"])
+    # As many items in the body of the loop as have most stages of one step among them. Where rows end within a load,
+    # what that takes leaves no registers for it.
+    whole = op.c_in % values["tile_k"] == 0
+    buffers = max(BUFFERS, BUFFERS + whole, key=lambda count: math.gcd(count, stages))
+    loop = {"buffers": buffers, "together": math.gcd(buffers, stages) if whole else 1, "own_k": values["stage_k"]}
+    return Geometry(panels, shape, target.wave, **loop, **cuts, **counts, **chip)
 
 
 def rewrite_output_stationary(
@@ -109,6 +128,7 @@ def rewrite_output_stationary(
     ends = Ends(op, module, target, geometry.splits)
     inputs = [features, packed, table, steps, step_count, order]
     name = f"gemm_{values_name(op)}_{moved}_t{op.taps}_{op.c_in}x{op.c_out}_{panels.name}"
+    name += f"_s{geometry.own_k}" * bool(geometry.own_k)
     body: TallKernel | OutputStationaryKernel
     if isinstance(geometry, TallGeometry):
         body = TallKernel(geometry, ends.finish)
@@ -116,7 +136,7 @@ def rewrite_output_stationary(
         body = OutputStationaryKernel(geometry, ends.finish)
     kernel = gpu_kernel(
         module,
-        f"{name}_w{geometry.high}x{geometry.across}x{geometry.fragments}_l{geometry.least}_{ends.name}",
+        f"{name}_w{geometry.name}_l{geometry.least}_{ends.name}",
         [buffer.type for buffer in (*inputs, *ends.buffers)] + [i32()] * 2,
         geometry.lanes,
         body,

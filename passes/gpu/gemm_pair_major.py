@@ -27,7 +27,7 @@ from spconv_compiler.passes.kernel_builder import bits, f32, i32
 from spconv_compiler.passes.kernel_module import buffers_of, cast_to_stage, gpu_kernel
 from spconv_compiler.targets import GpuTarget, MmaShape
 
-PARAMETERS = ("tile_m", "waves", "across", "fragments", *Panels.PARAMETERS, "per_chiplet")
+PARAMETERS = ("tile_m", "waves", "across", "fragments", *Panels.PARAMETERS, "stage_k", "per_chiplet")
 
 
 def misfits(mma: MmaShape, target: GpuTarget, values: Mapping[str, int]) -> list[str]:
@@ -39,6 +39,7 @@ def misfits(mma: MmaShape, target: GpuTarget, values: Mapping[str, int]) -> list
         f"mma_n is the instruction's {mma.n}": values["mma_n"] == mma.n,
         f"chunk_k is a multiple of the {held} that a lane holds": values["chunk_k"] % held == 0,
         f"tile_k is a multiple of {target.wave // mma.n} chunk_k": values["tile_k"] % run == 0,
+        "stage_k is a multiple of tile_k": values["stage_k"] > 0 == values["stage_k"] % values["tile_k"],
         "tile_n is a multiple of across times mma_n": values["tile_n"] % (across * mma.n) == 0,
         f"tile_m is waves / across times {group}": values["tile_m"] * across == values["waves"] * group,
     }
@@ -52,7 +53,8 @@ def rewrite_pair_major(
     element = element_type(op.weight.type)
     panels = Panels.of(op.taps, op.c_in, op.c_out, values)
     counts = {name: values[name] for name in ("waves", "fragments", "across")}
-    geometry = Geometry(panels, (mma.m, mma.n, mma.k), target.wave, chiplets=target.chiplets, **counts)
+    cut = {"own_k": values["stage_k"], "chiplets": target.chiplets}
+    geometry = Geometry(panels, (mma.m, mma.n, mma.k), target.wave, **cut, **counts)
     # At least one workgroup of a chiplet for every slice.
     each = max(values["per_chiplet"] // geometry.slices, 1) * geometry.slices
     groups = each * target.chiplets
@@ -66,7 +68,7 @@ def rewrite_pair_major(
     in_rows, out_rows, tile_tap, tap_tile = buffers_of(op.pairs)
     (features,), (packed,) = buffers_of(op.features), buffers_of(op.weight)
     moved, words = buffer_type(element), buffer_type(i32())
-    name = f"gemm_pair_major_{element}_t{op.taps}_{op.c_in}x{op.c_out}_{panels.name}"
+    name = f"gemm_pair_major_{element}_t{op.taps}_{op.c_in}x{op.c_out}_{panels.name}_s{geometry.stage_k}"
     kernel = gpu_kernel(
         module,
         f"{name}_w{geometry.high}x{geometry.across}x{geometry.fragments}_g{groups}",

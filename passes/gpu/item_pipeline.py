@@ -1,4 +1,4 @@
-"""The loop of gemms whose workgroup reads weights once for many gathered rows: over items of 128 bytes of K.
+"""The loop of gemms whose workgroup reads weights once for many gathered rows: over items of at most 128 bytes of K.
 
     for every item (a tap, which rows go through it, a stage of K):
         features of the item after the next, gathered row by row into registers; weights of it, read by the whole
@@ -9,12 +9,16 @@ tiles of pairs (`run_tiles`). A wave holds the f32 sums of its rows, in fragment
 slice of output channels, in registers. Waves lie `across` a slice: as many have the same rows and other output
 channels, and gather the same lines at about the same time. Each then reads half of the weights from local memory, and
 four waves fit on a SIMD unit.
+
+An item has the `loads` of its stage, 64 bytes of each row. Where the last stage of K has fewer than the others, the
+rest is left out of everything: by itself where the place in the loop's body tells the stage, else by a branch.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -75,8 +79,8 @@ class _Flight:
 
     Attributes:
         sums: of every fragment, for every panel.
-        runs: features of items 0 and 1. rows: input rows of item 2, as the source has them.
-        entries: of items 0 to 3, the last as a lane has read it.
+        runs: features of items 0 to `ahead` − 1. rows: input rows of item `ahead`, as the source has them.
+        entries: of items 0 to `ahead` + 1, the last as a lane has read it.
     """
 
     sums: list[V]
@@ -85,7 +89,7 @@ class _Flight:
     entries: list[V]
 
     def values(self) -> list[V]:
-        return [*self.sums, *self.runs[0], *self.runs[1], *self.rows, *self.entries]
+        return [*self.sums, *itertools.chain(*self.runs), *self.rows, *self.entries]
 
     def like(self, values: Sequence[V]) -> _Flight:
         """The same things, other values."""
@@ -108,7 +112,7 @@ class _Memory:
 
 
 class Pipeline:
-    """The loop over items. Everything is asked for two items before it is needed, and row numbers one before that.
+    """The loop over items. All is asked for geometry.ahead items before it is needed, and row numbers one before that.
 
     Attributes:
         items: their number, the same in all lanes. in_rows: rows of the features.
@@ -143,7 +147,7 @@ class Pipeline:
         with for_(start, self.items, buffers, flight.values(), unroll=False) as turn:
             now = flight.like(turn.args)
             for part in range(buffers):
-                memories = [self._memory((part + ahead) % buffers) for ahead in (0, 2)]
+                memories = [self._memory((part + later) % buffers) for later in (0, self.g.ahead)]
                 now = self._advance(turn.iv, part, now, *memories)
             turn.yields(*now.values())
         return self._fragments(flight.like(turn.results).sums)
@@ -173,22 +177,22 @@ class Pipeline:
     def _several(self, first: V, now: _Flight, count: int) -> _Flight:
         """Multiplies so many items."""
         for number in (plus(first, part) for part in range(count)):
-            memories = [self._memory(plus(number, ahead) % self.g.buffers) for ahead in (0, 2)]
+            memories = [self._memory(plus(number, later) % self.g.buffers) for later in (0, self.g.ahead)]
             now = self._advance(number, 0, now, *memories)
         return now
 
     def _start(self, start: V) -> _Flight:
         """What is on its way before the first item: sums are zero."""
         g = self.g
-        entries = [of_wave(self.source.entry(start + item)) for item in range(4)]
-        rows = [self.source.rows(start + item, entries[item]) for item in range(3)]
+        entries = [of_wave(self.source.entry(start + item)) for item in range(g.ahead + 2)]
+        rows = [self.source.rows(start + item, entries[item]) for item in range(g.ahead + 1)]
         runs = []
-        for number in range(2):
+        for number in range(g.ahead):
             item = self._item(start, number, entries[number])
             self._copy(item, self._memory(number))
             runs.append(self._gather(item, rows[number]))
         zero = const(0, vec(g.held, f32()))
-        return _Flight([zero] * (g.fragments * g.per_wave), runs, rows[2], entries)
+        return _Flight([zero] * (g.fragments * g.per_wave), runs, rows[g.ahead], entries)
 
     def _memory(self, turn: V | int) -> _Memory:
         """Where the weights of items lie whose numbers are `turn` modulo the buffers."""
@@ -208,44 +212,47 @@ class Pipeline:
 
     def _advance(self, start: V, part: int, now: _Flight, read: _Memory, write: _Memory) -> _Flight:
         """Multiplies item start + part, and sends for what comes after it."""
-        number, together = start + part, self.g.together
-        coming = self._item(start, part + 2, now.entries[2])
+        number, together, ahead = start + part, self.g.together, self.g.ahead
+        coming = self._item(start, part + ahead, now.entries[ahead])
         # Behind the barrier the item's weights are there, and nobody reads those of the one before.
-        copy_wait(1)
+        copy_wait(ahead - 1)
         barrier()
         # Read in the turn before this one: now it has arrived, and waiting for it costs nothing.
-        ahead, rows, entry = now.entries[2], now.rows, now.entries[3]
-        if (part + 3) % together == 0:
-            ahead = of_wave(now.entries[3])
-            rows = self.source.rows(number + 3, ahead)
-        if (part + 4) % together == 0:
-            entry = self.source.entry(number + 4)
+        later, rows, entry = now.entries[ahead], now.rows, now.entries[ahead + 1]
+        if (part + ahead + 1) % together == 0:
+            later = of_wave(now.entries[ahead + 1])
+            rows = self.source.rows(number + ahead + 1, later)
+        if (part + ahead + 2) % together == 0:
+            entry = self.source.entry(number + ahead + 2)
         self._copy(coming, write)
         runs = self._gather(coming, now.rows)
-        sums = self._multiply(self.source.present(now.entries[0]), now.sums, now.runs[0], read)
-        return _Flight(sums, [now.runs[1], runs], rows, [*now.entries[1:3], ahead, entry])
+        item = self._item(start, part, now.entries[0])
+        sums = self._multiply(item, self.source.present(item.entry), now.sums, now.runs[0], read)
+        return _Flight(sums, [*now.runs[1:], runs], rows, [*now.entries[1 : ahead + 1], later, entry])
 
-    @property
-    def _loads(self) -> int:
-        """Runs that a lane gathers of a row and stage."""
-        return self.g.panels.tile_k // self.g.panels.run // (self.g.wave // self.g.shape[1])
+    def _loads(self, item: _Item) -> int:
+        """Runs that a lane gathers of a row for an item, as far as its place in the loop's body tells."""
+        g = self.g
+        return g.last_loads if g.together == g.stages == item.after + 1 else g.loads
+
+    def _stage(self, item: _Item) -> V:
+        return plus(item.first % self.g.stages, item.after)
 
     def _gather(self, item: _Item, rows: list[V]) -> list[V]:
         g = self.g
-        across = g.wave // g.shape[1] * g.panels.run
         # Behind the last item nothing is read: its channels lie beyond all rows.
-        stage = (item.first < self.items).select(times(item.first % g.stages, g.panels.tile_k), self.elements)
+        stage = (item.first < self.items).select(times(item.first % g.stages, g.stage_k), self.elements)
         channel = plus(times(self.lane.group, g.panels.run), stage)
-        first, values = item.after * g.panels.tile_k, list[V]()
-        places = [first + number * across for number in range(self._loads)]
+        first, values = item.after * g.stage_k, list[V]()
+        places = [first + number * g.load_k for number in range(self._loads(item))]
         for row in self.source.wanted(rows):
             values += self._runs(row, channel, places)
         return values
 
     def _runs(self, row: V, channel: V, places: list[int]) -> list[V]:
         """vector<run x T> of a row from `channel` on, at each place; zeros for an absent row and beyond the last."""
-        panels = self.g.panels
-        if panels.c_in % panels.tile_k == 0:
+        g, panels = self.g, self.g.panels
+        if panels.c_in % (g.load_k if g.together == g.stages else g.stage_k) == 0:
             # As unsigned, −1 is the greatest row: it becomes the first one beyond the last.
             start = plus(times(row.umin(self.in_rows), panels.c_in), channel)
             return [load(self.gather, plus(start, place), panels.run) for place in places]
@@ -267,11 +274,12 @@ class Pipeline:
     def _copy(self, item: _Item, memory: _Memory) -> None:
         """Starts the copy of an item's weights: they lie in memory as the lanes will read them."""
         g = self.g
-        run, total = g.panels.run, g.per_slice * g.stage_runs
+        run, loads = g.panels.run, self._loads(item)
+        each, total = loads * g.wave, g.per_slice * loads * g.wave
         tap = times(self.source.tap(item.entry), g.panels.n_tiles)
         panel = times(plus(tap, self.lane.panel), g.panels.panel)
-        stage = times(item.first % g.stages, g.stage_runs * run)
-        after = item.after * g.stage_runs * run
+        stage = times(item.first % g.stages, g.loads * g.wave * run)
+        after = item.after * g.loads * g.wave * run
         # Behind the last item nothing is read.
         beyond = const(g.panels.elements, i32())
         for first in range(0, total, g.lanes):
@@ -279,8 +287,13 @@ class Pipeline:
 
             def start(place: V = place) -> None:
                 mine = plus(thread() % g.wave, place)
-                source = plus(times(mine // g.stage_runs, g.panels.panel), times(mine % g.stage_runs, run))
-                there = (item.first < self.items).select(plus(source, panel, stage, after), beyond)
+                source = plus(times(mine // each, g.panels.panel), times(mine % each, run))
+                wanted = item.first < self.items
+                if self._cut_short(loads):
+                    # Nor what lies behind the last load: there the next panel begins.
+                    load = plus(times(self._stage(item), g.loads), place // g.wave % loads)
+                    wanted = wanted & (load < g.panels.k_runs * run // g.load_k)
+                there = wanted.select(plus(source, panel, stage, after), beyond)
                 copy_run(self.weights, there, memory.memory, plus(times(place, run), memory.base))
 
             if first + g.lanes <= total:
@@ -291,43 +304,55 @@ class Pipeline:
                 start()
         copy_group()
 
-    def _multiply(self, present: list[V] | None, sums: list[V], runs: list[V], memory: _Memory) -> list[V]:
+    def _cut_short(self, loads: int) -> bool:
+        """Whether an item of so many loads has fewer where it turns out to be of the last stage."""
+        return loads > self.g.last_loads and self.g.together < self.g.stages
+
+    def _multiply(self, item: _Item, present: list[V] | None, sums: list[V], runs: list[V], memory: _Memory) -> list[V]:
         """sums + weights · features for the fragments that are `present`; the same in the whole wave.
 
         Every branch is one without an else: so sums stay in the registers in which they are.
         """
-        g = self.g
+        g, loads = self.g, self._loads(item)
 
-        def products(number: int, columns: list[V], sums: list[V]) -> list[V]:
-            own = runs[number * self._loads : (number + 1) * self._loads]
-            return self._products(columns, own, sums[number * g.per_wave : (number + 1) * g.per_wave])
-
-        def fragment(number: int, columns: list[V], sums: list[V]) -> list[V]:
-            if present is None:
-                return products(number, columns, sums)
+        def fragment(number: int, some: range, columns: list[V], sums: list[V]) -> list[V]:
+            own = [runs[number * loads + load] for load in some]
             at = slice(number * g.per_wave, (number + 1) * g.per_wave)
-            return if_else(present[number].ne(0), lambda: products(number, columns, sums), lambda: sums[at])
+            if present is None:
+                return self._products(columns, own, sums[at])
+            return if_else(present[number].ne(0), lambda: self._products(columns, own, sums[at]), lambda: sums[at])
 
         def every() -> list[V]:
-            columns = self._columns(memory)
-            return [value for number in range(g.fragments) for value in fragment(number, columns, sums)]
+            found = sums
+            for some, wanted in self._portions(item):
+
+                def portion(some: range = some, sums: list[V] = found) -> list[V]:
+                    columns = self._columns(memory, loads, some)
+                    return [one for number in range(g.fragments) for one in fragment(number, some, columns, sums)]
+
+                found = portion() if wanted is None else if_else(wanted, portion, lambda sums=found: sums)  # type: ignore[misc]
+            return found
 
         # Of many fragments one is there nearly always.
         if present is None or g.fragments > _FEW:
             return every()
-        some = functools.reduce(lambda found, one: found | one, present)
-        return if_else(some.ne(0), every, lambda: sums)
+        there = functools.reduce(lambda found, one: found | one, present)
+        return if_else(there.ne(0), every, lambda: sums)
 
-    def _columns(self, memory: _Memory) -> list[V]:
-        """The lane's runs of the weights of an item: for each load of a fragment, for each panel."""
+    def _portions(self, item: _Item) -> list[tuple[range, V | None]]:
+        """Loads of an item whose weights are in registers together; with what tells whether there are these, if any."""
+        loads, last = self._loads(item), self.g.last_loads
+        if self._cut_short(loads):
+            return [(range(last), None), (range(last, loads), self._stage(item).ne(self.g.stages - 1))]
+        each = -(-loads // self.g.portions)
+        return [(range(first, min(first + each, loads)), None) for first in range(0, loads, each)]
+
+    def _columns(self, memory: _Memory, loads: int, some: range) -> list[V]:
+        """The lane's runs of the weights of an item of so many loads: for each of some of them, for each panel."""
         g = self.g
         lane = plus(times(self.lane.group, g.panels.columns), self.lane.column)
-        starts = [
-            (panel * g.stage_runs + number * g.wave) * g.panels.run
-            for number in range(self._loads)
-            for panel in range(g.per_wave)
-        ]
-        side = times(self.lane.side, g.per_wave * g.stage_runs * g.panels.run)
+        starts = [(panel * loads + number) * g.wave * g.panels.run for number in some for panel in range(g.per_wave)]
+        side = times(self.lane.side, g.per_wave * loads * g.wave * g.panels.run)
         first = plus(times(lane, g.panels.run), side, memory.base)
         return [get_run(memory.memory, plus(first, start)) for start in starts]
 

@@ -21,7 +21,7 @@ class Geometry:
     """How the work is cut.
 
     Attributes:
-        panels: the weights; panels.tile_k is a stage. shape: (m, n, k) of the matrix instruction.
+        panels: the weights. shape: (m, n, k) of the matrix instruction.
         wave: lanes of one. waves: of a workgroup. across: those of them with the same rows. fragments: of a wave.
         splits: parts into which the steps of a workgroup's rows are cut, each a workgroup with sums of its own.
         least: tiles of 16 rows that a workgroup has even where there are few.
@@ -29,7 +29,10 @@ class Geometry:
         units: compute units of the chip.
         buffers: items whose weights have a place in local memory, BUFFERS or more; the loop's body has as many items.
         own_panels: panels of a slice, where they are not those of panels.slice_columns.
+        own_k: channels of a stage, where they are not panels.tile_k but a multiple of it.
         together: items of one step, one after another, that ask for its rows once; it divides buffers and stages.
+        ahead: items whose features and weights are on their way while one is multiplied; less than buffers.
+        portions: in which an item's weights are in registers, one after another.
     """
 
     panels: Panels
@@ -44,7 +47,15 @@ class Geometry:
     units: int = 1
     buffers: int = BUFFERS
     own_panels: int = 0
+    own_k: int = 0
     together: int = 1
+    ahead: int = 2
+    portions: int = 1
+
+    @property
+    def name(self) -> str:
+        """Waves and tiles, for names of kernels."""
+        return f"{self.high}x{self.across}x{self.fragments}"
 
     @property
     def high(self) -> int:
@@ -93,19 +104,34 @@ class Geometry:
         return self.per_slice // self.across
 
     @property
-    def stages(self) -> int:
-        """Stages of K."""
-        return -(-self.panels.c_in // self.panels.tile_k)
+    def stage_k(self) -> int:
+        """Channels of a stage."""
+        return self.own_k or self.panels.tile_k
 
     @property
-    def stage_runs(self) -> int:
-        """Runs of 16 bytes of one panel and stage."""
-        return self.panels.tile_k // self.panels.run * self.panels.columns
+    def stages(self) -> int:
+        """Stages of K; the last one may have fewer loads."""
+        return -(-self.panels.c_in // self.stage_k)
+
+    @property
+    def load_k(self) -> int:
+        """Channels of a load: a run for each group of the lanes that have one row."""
+        return self.wave // self.shape[1] * self.panels.run
+
+    @property
+    def loads(self) -> int:
+        """Loads of a stage, for each row and each column."""
+        return self.stage_k // self.load_k
+
+    @property
+    def last_loads(self) -> int:
+        """Loads of the last stage: what lies behind them is neither packed nor multiplied."""
+        return self.panels.k_runs * self.panels.run // self.load_k - (self.stages - 1) * self.loads
 
     @property
     def weight_elements(self) -> int:
         """Elements of the weights of a slice and stage."""
-        return self.per_slice * self.stage_runs * self.panels.run
+        return self.per_slice * self.stage_k * self.panels.columns
 
     def workgroup(self, element: ir.Type) -> list[ir.Type]:
         """Local memory: the steps, and the weights of a stage in each part."""

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from spconv_compiler.artifact import Artifact
 from spconv_compiler.coordinates import Box
 from spconv_compiler.errors import SpconvError
+from spconv_compiler.schedules.mappers import Z_DELTA
 from spconv_compiler.sim.elf import CodeObject, Kernel
 from spconv_compiler.sim.interpreter import Counts, Machine
 from spconv_compiler.sim.run_plan import from_storage, run_plan, to_storage
@@ -80,11 +81,20 @@ class Problem:
         return from_storage(self.features, self.dtype), from_storage(self.weight, self.dtype)
 
     def compile(self, schedule: str = "auto") -> Artifact:
-        """The convolution; the result is f32."""
+        """The convolution; the result is f32. Its map is by a dense grid, by search where no buffer holds that."""
         from spconv_compiler.compiler import compile_conv
+        from spconv_compiler.targets import get_target
 
-        width, given = self.channels, self.dtype
-        return compile_conv(3, width, width, dtype=given, out_dtype="f32", target="gfx950", schedule=schedule)
+        target, reach = get_target("gfx950"), ((3, 3, 3), (1, 1, 1))
+        options: dict[str, Any] = {"dtype": self.dtype, "out_dtype": "f32", "schedule": schedule, "target": target.name}
+        if len(self.coords) and self.box.symbols(*reach)["cells"] > target.narrow_cells:
+            options |= {"mapper": Z_DELTA, "key_width": self.box.key_width(*reach)}
+        return compile_conv(3, self.channels, self.channels, **options)
+
+    @property
+    def box(self) -> Box:
+        """The box of the coordinates."""
+        return Box(tuple(self.coords.min(axis=0).tolist()), tuple(self.coords.max(axis=0).tolist()))
 
     def run(self, artifact: Artifact, make: Engine, checks: bool = True) -> LayerRun:
         """Map, pairs, packing, fill and gemm, from the linked code object.
@@ -100,8 +110,7 @@ class Problem:
             machines.append(_TimedMachine(make(kernels, budget)))
             return machines[-1]
 
-        box = Box(tuple(self.coords.min(axis=0).tolist()), tuple(self.coords.max(axis=0).tolist()))
-        symbols = {**box.symbols((3, 3, 3), (1, 1, 1)), "rows": len(self.coords), "threads": 1}
+        symbols = {**self.box.symbols((3, 3, 3), (1, 1, 1)), "rows": len(self.coords), "threads": 1}
         arrays = {"coords": self.coords, "features": self.features, "weight": self.weight}
         size = len(self.coords) * self.channels
         run = run_plan(CodeObject(artifact.object).kernels, artifact.plan, arrays, symbols, size, engine=engine)

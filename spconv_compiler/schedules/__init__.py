@@ -24,6 +24,7 @@ from spconv_compiler.schedules.wgmma_rows import WgmmaRowsSchedule
 from spconv_compiler.targets.base import GpuTarget, Target
 
 __all__ = [
+    "AS_FAST",
     "DEFAULT",
     "SCHEDULES",
     "Choice",
@@ -58,6 +59,8 @@ DEFAULT = Workload()
 # How much faster a schedule must be that adds into rows: its sums depend on the order of workgroups, and it runs over
 # another list of pairs than the others, which layers of one coordinate set would share.
 OTHER_PAIRS = 1.6
+# How much slower a schedule may be that is there to read less.
+AS_FAST = 1.03
 
 
 def check_schedule_name(name: str) -> None:
@@ -102,6 +105,9 @@ def choose(
 ) -> tuple[GemmSchedule, Chosen]:
     """The wanted schedule; or the fastest by estimate, and the first legal one where nothing has an estimate.
 
+    One that `reads_less` is as good as the fastest where its estimate is that one's times AS_FAST or less, and it asks
+    less of second-level caches.
+
     Raises:
         ScheduleError: none is legal; every one is listed with its reason.
     """
@@ -117,6 +123,9 @@ def choose(
         raise ScheduleError(f"no schedule serves {problem} on {target.name}", tuple(rejected))
     times = estimates(problem, target, workload) if len(legal) > 1 else {}
     best = min(legal, key=lambda schedule: _price(schedule, times))
+    near = [one for one in legal if one.reads_less and one.name in times]
+    near = [one for one in near if _price(one, times) <= AS_FAST * _price(best, times)]
+    best = min([best, *near], key=lambda one: times[one.name].terms["L2"]) if near else best
     return best, best.choose(problem, target)
 
 

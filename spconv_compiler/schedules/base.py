@@ -54,10 +54,12 @@ class GemmSchedule:
     Attributes:
         name: as in `#spconv.schedule` and --schedule.
         owns_rows: a workgroup (or thread) finishes whole output rows, so the epilogue can be fused.
+        reads_less: it is there to ask less of caches than a schedule that is as fast.
     """
 
     name: str = ""
     owns_rows: bool = False
+    reads_less: bool = False
 
     def reject(self, problem: Problem, target: Target) -> str | None:
         """Why this schedule cannot serve the problem on the target, or None when it can."""

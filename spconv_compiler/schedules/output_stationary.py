@@ -29,9 +29,10 @@ WIDE_TILES = 4
 # Output channels of a workgroup: more need more registers for sums than leave two waves on a SIMD unit.
 MAX_COLUMNS, HALF_WORD_COLUMNS = 128, 32
 WORD_BYTES = 4
-# What is gathered of a row at once: a cache line. And what one lane loads.
-STAGE_BYTES, RUN_BYTES = 128, 16
-BUFFERS = 3
+# What is gathered of a row at once: a cache line. What lanes load together of it, to which K is padded; and one lane.
+STAGE_BYTES, LOAD_BYTES, RUN_BYTES = 128, 64, 16
+# Items whose weights lie in local memory, at most.
+BUFFERS = 4
 MAX_TAPS = 343
 # Cycles before the first item and after the last: dependent loads, and the end of rows.
 START_CYCLES = 2500
@@ -64,7 +65,7 @@ class OutputStationary(GemmSchedule):
             map=GPU_MAP if problem.between_sets else Choice("dense_grid", {"block": LANES_PER_ROW}),
             pairs=Choice("sorted_tiles", {"block_rows": BLOCK_ROWS, "items": SORT_ITEMS}),
             weights=Choice("mma_panels", panels),
-            gemm=Choice(self.name, {**rows, **panels, "splits": self.splits}),
+            gemm=Choice(self.name, {**rows, **panels, **stage_of(problem), "splits": self.splits}),
         )
 
     def work(self, problem: Problem, target: Target, workload: Workload) -> Work | None:
@@ -81,7 +82,7 @@ class OutputStationary(GemmSchedule):
         gathered = workload.pairs(problem.taps) * -(-problem.c_in * size // LINE_BYTES) * LINE_BYTES
         written = workload.rows * problem.c_out * 4 * (self.splits if self.splits > 1 else 1)
         rows = workload.rows * workload.taps_together(problem.taps, TILE_ROWS)
-        passes = matrix_passes(rows, problem.c_in, problem.c_out, mma)
+        passes = matrix_passes(rows, padded_k(problem), slices * columns, mma)
         groups = shares * slices * self.splits
         items = steps * -(-problem.c_in * size // STAGE_BYTES) / self.splits
         # Every wave issues what an item takes beside products, and its own products.
@@ -153,9 +154,21 @@ def panels_of(problem: Problem, mma: MmaShape) -> dict[str, int]:
     return {
         "tile_n": columns_of(problem, mma),
         "mma_n": mma.n,
-        "tile_k": STAGE_BYTES // size,
+        "tile_k": LOAD_BYTES // size,
         "chunk_k": RUN_BYTES // size,
     }
+
+
+def stage_of(problem: Problem) -> dict[str, int]:
+    """Channels of a stage: those of a cache line, or of half of one where rows are no longer than that."""
+    line = STAGE_BYTES // element_bytes(problem.dtype)
+    return {"stage_k": min(line, padded_k(problem))}
+
+
+def padded_k(problem: Problem) -> int:
+    """Input channels in whole loads: those that are packed and multiplied."""
+    load = LOAD_BYTES // element_bytes(problem.dtype)
+    return -(-problem.c_in // load) * load
 
 
 def columns_of(problem: Problem, mma: MmaShape) -> int:
@@ -168,7 +181,7 @@ def columns_of(problem: Problem, mma: MmaShape) -> int:
 
 
 def packed_bytes(problem: Problem, mma: MmaShape) -> int:
-    """Bytes of all packed weights, padded to whole stages and slices."""
+    """Bytes of all packed weights, padded to whole loads and slices."""
     columns = columns_of(problem, mma)
-    k_bytes = -(-problem.c_in * element_bytes(problem.dtype) // STAGE_BYTES) * STAGE_BYTES
+    k_bytes = padded_k(problem) * element_bytes(problem.dtype)
     return problem.taps * k_bytes * -(-problem.c_out // columns) * columns

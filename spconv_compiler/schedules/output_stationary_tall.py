@@ -1,12 +1,16 @@
-"""`output_stationary_tall`: output_stationary with shares of up to 384 rows by at most 96 columns, for many channels.
+"""`output_stationary_tall`: output_stationary with shares of up to 512 rows, for many channels.
 
 Weights are read once for all rows of a share, and features once for every slice of the output channels: larger shares
 read fewer weights, more and narrower slices more features. Eight waves have all registers that leave two on a SIMD
-unit, and three tiles of 16 rows each by all columns of their slice. How many rows a share has follows from the number
-of all rows when a kernel runs (deal.py).
+unit, in one of two forms: where all rows fit into one turn of shares of 384 by at most 96 columns, each wave has three
+tiles of 16 rows by all columns of its slice; else there are shares of up to 512 rows by at most 128 columns, and four
+tiles. Which form a launch has, and how many rows its shares, follows from the number of all rows when a kernel runs
+(deal.py).
 """
 
 from __future__ import annotations
+
+import dataclasses
 
 from spconv_compiler.schedules.base import Choice, Chosen, GemmSchedule, Problem
 from spconv_compiler.schedules.between_sets import GPU_MAP
@@ -24,13 +28,43 @@ from spconv_compiler.schedules.output_stationary import (
     panels_of,
     unfit,
 )
-from spconv_compiler.targets.base import GpuTarget, Target
+from spconv_compiler.targets.base import GpuTarget, MmaShape, Target
 
-WAVES, FRAGMENTS = 8, 3
-# Instructions side by side that cover the columns of the widest slice.
-WIDEST = 6
-# Cycles of an item beside its products: with rows that are asked for once for four stages, and for each.
-GROUP, ITEM_CYCLES, LONE_CYCLES = 4, 350, 500
+WAVES = 8
+# Stages of K that ask for the rows of their step once, and what such an item takes more where each asks for them.
+GROUP, LONE_CYCLES = 4, 150
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """One of the two.
+
+    Attributes:
+        fragments: tiles of a wave. panels: instructions side by side that cover the widest slice.
+        item_cycles: of an item beside its products.
+    """
+
+    fragments: int
+    panels: int
+    item_cycles: int
+
+    def cut(self, problem: Problem, mma: MmaShape) -> Cut:
+        return Cut(-(-problem.c_out // mma.n), self.panels)
+
+    def deal(self, problem: Problem, target: GpuTarget, mma: MmaShape) -> Deal:
+        slices = self.cut(problem, mma).slices
+        return Deal.tall(target.compute_units, target.chiplets, slices, WAVES * self.fragments, LEAST_TILES)
+
+
+FEW, MANY = Form(3, 6, 220), Form(4, 8, 360)
+# Loops of a kernel, one for each form and width of a slice: no branch reaches over more, with what ends their rows.
+MOST_LOOPS = 3
+
+
+def forms_of(problem: Problem, mma: MmaShape) -> tuple[Form, Form]:
+    """The forms for few and for many rows: the same where both would be too much for a kernel."""
+    loops = sum(len(form.cut(problem, mma).widths) for form in (FEW, MANY))
+    return FEW, FEW if loops > MOST_LOOPS or problem.c_out % mma.n else MANY
 
 
 class OutputStationaryTall(GemmSchedule):
@@ -38,6 +72,7 @@ class OutputStationaryTall(GemmSchedule):
 
     name = "output_stationary_tall"
     owns_rows = True
+    reads_less = True
 
     def reject(self, problem: Problem, target: Target) -> str | None:
         reason = unfit(problem, target)
@@ -53,8 +88,10 @@ class OutputStationaryTall(GemmSchedule):
         assert isinstance(target, GpuTarget)
         mma = target.mma_for(problem.dtype)
         assert mma is not None
-        panels = {**panels_of(problem, mma), "tile_n": mma.n}
-        rows = {"waves": WAVES, "fragments": FRAGMENTS, "least": LEAST_TILES, "widest": WIDEST}
+        panels = {**panels_of(problem, mma), "tile_n": mma.n, "tile_k": STAGE_BYTES // element_bytes(problem.dtype)}
+        few, many = forms_of(problem, mma)
+        waves = {"waves": WAVES, "fragments": few.fragments, "most_fragments": many.fragments}
+        rows = {**waves, "widest": few.panels, "most_panels": many.panels, "least": LEAST_TILES}
         return Chosen(
             map=GPU_MAP if problem.between_sets else Choice("dense_grid", {"block": LANES_PER_ROW}),
             pairs=Choice("sorted_tiles", {"block_rows": BLOCK_ROWS, "items": SORT_ITEMS}),
@@ -67,9 +104,10 @@ class OutputStationaryTall(GemmSchedule):
         mma = target.mma_for(problem.dtype)
         assert mma is not None
         tiles = -(-workload.rows // TILE_ROWS)
-        cut = Cut(-(-problem.c_out // mma.n), WIDEST)
-        deal = Deal.tall(target.compute_units, target.chiplets, cut.slices, WAVES * FRAGMENTS, LEAST_TILES)
-        shares, row_bytes = deal.count(tiles), problem.c_in * element_bytes(problem.dtype)
+        few, many = forms_of(problem, mma)
+        form = few if tiles <= few.deal(problem, target, mma).turn else many
+        cut, shares = form.cut(problem, mma), form.deal(problem, target, mma).count(tiles)
+        row_bytes = problem.c_in * element_bytes(problem.dtype)
         steps = workload.taps_together(problem.taps, workload.rows / shares)
         weights = shares * steps * row_bytes * cut.panels * mma.n
         gathered = workload.pairs(problem.taps) * -(-row_bytes // LINE_BYTES) * LINE_BYTES
@@ -77,7 +115,7 @@ class OutputStationaryTall(GemmSchedule):
         rows = workload.rows * workload.taps_together(problem.taps, TILE_ROWS)
         passes = matrix_passes(rows, problem.c_in, problem.c_out, mma)
         groups, items = shares * cut.slices, steps * row_bytes / STAGE_BYTES
-        each = LONE_CYCLES if row_bytes % (GROUP * STAGE_BYTES) else ITEM_CYCLES
+        each = form.item_cycles + (LONE_CYCLES if row_bytes % (GROUP * STAGE_BYTES) else 0)
         return Work(
             passes=passes,
             groups=groups,

@@ -19,7 +19,9 @@ from spconv_compiler.schedules.output_stationary import (
     cut,
     element_bytes,
     packed_bytes,
+    padded_k,
     panels_of,
+    stage_of,
     unfit,
 )
 from spconv_compiler.targets.base import GpuTarget, Target
@@ -56,21 +58,22 @@ class PairMajor(GemmSchedule):
             map=GPU_MAP if problem.between_sets else Choice("dense_grid", {"block": LANES_PER_ROW}),
             pairs=Choice("tap_tile_row", {"tile_m": TILE_M}),
             weights=Choice("mma_panels", panels),
-            gemm=Choice(self.name, {**tile, **panels, **groups}),
+            gemm=Choice(self.name, {**tile, **panels, **stage_of(problem), **groups}),
         )
 
     def work(self, problem: Problem, target: Target, workload: Workload) -> Work | None:
         assert isinstance(target, GpuTarget)
         mma = target.mma_for(problem.dtype)
         assert mma is not None
-        size, slices = element_bytes(problem.dtype), -(-problem.c_out // columns_of(problem, mma))
+        size, columns = element_bytes(problem.dtype), columns_of(problem, mma)
+        slices = -(-problem.c_out // columns)
         pairs = workload.pairs(problem.taps)
         # Half of the last tile of each tap is empty.
         tiles = pairs / TILE_M + problem.taps / 2
         weights = tiles * packed_bytes(problem, mma) / problem.taps
         gathered = pairs * -(-problem.c_in * size // LINE_BYTES) * LINE_BYTES
         added, filled = pairs * problem.c_out * 4, workload.rows * problem.c_out * 4
-        passes = matrix_passes(tiles * TILE_M, problem.c_in, problem.c_out, mma)
+        passes = matrix_passes(tiles * TILE_M, padded_k(problem), slices * columns, mma)
         groups, items = tiles * slices, -(-problem.c_in * size // STAGE_BYTES)
         busy = 4 * passes / (groups * cut(problem, mma, crowded=True)["waves"])
         return Work(
