@@ -232,7 +232,7 @@ def test_shapes_of_the_registers(c_in: int, c_out: int, tall: int, shapes: list[
     assert found == shapes + [(0, 0)] * (16 - len(shapes))
 
 
-@pytest.mark.parametrize(("c_in", "c_out"), [(1, 1), (18, 33), (100, 40)])
+@pytest.mark.parametrize(("c_in", "c_out"), [(1, 1), (18, 33), (100, 32)])
 def test_panels_for_tiles_are_padded_with_zeros(c_in: int, c_out: int) -> None:
     panels = block_for(9, c_in, c_out).panels
     weight = torch.randn(c_out, 9, c_in).bfloat16()
