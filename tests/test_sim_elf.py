@@ -165,6 +165,5 @@ def test_the_mutation_tool_on_files(
         assert mutation.main([str(bad)]) == 1
         error = capsys.readouterr().err
         assert error.startswith(f"spconv_compiler.sim.mutation: error: {bad}: {message}") and error.count("\n") == 1
-    with pytest.raises(SystemExit) as stop:
-        mutation.main(["--help"])
-    assert stop.value.code == 0 and "code object" in capsys.readouterr().out
+    assert mutation.main(["--help"]) == 0
+    assert "code object" in capsys.readouterr().out
