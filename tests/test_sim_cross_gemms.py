@@ -65,6 +65,21 @@ def test_wide_rows_that_gemms_own(
     assert not any(kernel.startswith(("fill_rows", "apply_")) for kernel in launched)
 
 
+@pytest.mark.parametrize("rows", [pytest.param(3800, marks=pytest.mark.slow), 3900])
+def test_tall_shares_around_their_switch(rows: int, launched: list[str]) -> None:
+    """To eight times as many rows: below one turn of 80 shares of 384 and three slices, and above."""
+    rng, grid = np.random.default_rng(rows), rc.Grid.of(*GRIDS["k2s2"])
+    coords = voxels(rows, 24, seed=rows)
+    features, weight = (rng.integers(-2, 3, size).astype(np.float32) for size in ((rows, 64), (256, 2, 2, 2, 64)))
+    moved = [torch.from_numpy(array).to(torch.bfloat16) for array in (features, weight)]
+    out_coords, out = sc.sparse_conv_transpose3d(
+        torch.from_numpy(coords), *moved, stride=2, out_dtype="f32", schedule="output_stationary_tall", target=TARGET
+    )
+    assert len(out_coords) == 8 * rows and (len(out_coords) > 80 * 384) == (rows == 3900)
+    assert np.array_equal(out, rc.conv3d(coords, out_coords, features, weight, grid, transposed=True))
+    assert len([kernel for kernel in launched if "_w8x1x3or4_" in kernel]) == 1
+
+
 def with_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches in sorted keys whatever the volume."""
     monkeypatch.setattr(sparse_driver_gpu.GpuSparseKernel, "mapper", lambda *_, **__: "coarse_keys")

@@ -10,7 +10,7 @@ from sim_kernels import encode
 from spconv_compiler.sim.decode import decode
 from spconv_compiler.sim.instruction import Instruction
 from spconv_compiler.sim.mutation import wait_mutants
-from spconv_compiler.sim.mutation_paths import nothing_more_under_way, one_wave_alone
+from spconv_compiler.sim.mutation_paths import LDS, MEMORY, Queue, nothing_more_under_way, one_wave_alone
 
 TO_LOCAL = "buffer_load_dword v1, s[8:11], 0 offen lds"
 LOAD = "buffer_load_dword v2, v1, s[8:11], 0 offen"
@@ -32,12 +32,12 @@ def loads(
     return text + "s_waitcnt vmcnt(2)\ns_waitcnt vmcnt(1)\ns_barrier\ns_waitcnt vmcnt(0)"
 
 
-def dropped(text: str) -> bool:
-    """What is shown of the second wait, without it."""
+def dropped(text: str, number: int = 1, queue: Queue = MEMORY) -> bool:
+    """What is shown of a wait, without it."""
     items = kernel(text)
-    second = [at for at, item in enumerate(items) if item.row.kind == "wait"][1]
-    (mutant,) = (one for one in wait_mutants(items) if one.index == second and one.change == "vmcnt dropped")
-    return nothing_more_under_way(items, mutant.instructions)
+    place = [at for at, item in enumerate(items) if item.row.kind == "wait"][number]
+    (mutant,) = (one for one in wait_mutants(items) if (one.index, one.change) == (place, f"{queue.counter} dropped"))
+    return nothing_more_under_way(items, mutant.instructions, queue)
 
 
 def test_a_condition_has_one_answer_in_a_wave() -> None:
@@ -71,9 +71,49 @@ def test_a_condition_of_a_loop_may_change() -> None:
     assert not dropped(text)
 
 
+READ, SWIZZLE = "ds_read_b32 v3, v1", "ds_swizzle_b32 v3, v1 offset:swizzle(SWAP,8)"
+WAIT, USE = "s_waitcnt lgkmcnt(0)", "v_mov_b32_e32 v4, v3"
+FEWER, ALL = "s_and_saveexec_b64 s[4:5], vcc", "s_or_b64 exec, exec, s[4:5]"
+BEHIND = pytest.mark.parametrize(
+    "behind", ["s_barrier", f"s_mov_b32 m0, 0\ns_nop 0\n{TO_LOCAL}"], ids=["barrier", "load"]
+)
+
+
+@BEHIND
+def test_lds_is_read_before_a_barrier_and_a_load_to_it(behind: str) -> None:
+    """Registers are for the static checks; what has still to be read must not be overwritten."""
+
+    def shown(text: str) -> bool:
+        return dropped(f"{text}\n{behind}\n{WAIT}\n{USE}", 0, LDS)
+
+    assert not shown(f"{READ}\n{WAIT}") and shown(f"{READ}\n{WAIT}\n{WAIT}")
+    assert shown(f"{SWIZZLE}\n{WAIT}") and shown(f"{READ}\n{WAIT}\n{READ}\n{WAIT}")
+    # Of two reads the second wait covers the older one; behind a load of scalars it need not be the older one's.
+    several = f"{READ}\n{WAIT}\n{READ}\ns_waitcnt lgkmcnt({{}})"
+    assert shown(several.format(1)) and not shown(several.format(2))
+    assert not shown(f"{READ}\n{WAIT}\ns_load_dword s2, s[4:5], 0x0\ns_waitcnt lgkmcnt(1)")
+    # On one path nothing else waits.
+    assert not shown(f"{READ}\n{WAIT}\ns_cbranch_scc0 1\n{WAIT}")
+    assert not shown(f"flat_load_dword v4, v[6:7]\n{READ}\n{WAIT}\n{WAIT}")
+
+
+@BEHIND
+def test_what_nobody_uses_may_be_overwritten_while_it_is_read(behind: str) -> None:
+    def shown(text: str, first: str = READ) -> bool:
+        return dropped(f"{first}\n{WAIT}\n{behind}\n{text}", 0, LDS)
+
+    assert shown("s_nop 0") and shown(f"{READ}\n{WAIT}\n{USE}")
+    # Not a write, and not where some path uses the older value, in all lanes or in those that are not read again.
+    assert not shown(f"{READ}\n{WAIT}\n{USE}", "ds_write_b32 v1, v3")
+    assert not shown(f"s_cbranch_scc0 2\n{READ}\n{WAIT}\n{USE}")
+    assert not shown(f"{FEWER}\n{READ}\n{ALL}\n{WAIT}\n{USE}")
+    assert shown(f"{FEWER}\n{ALL}\n{READ}\n{WAIT}\n{USE}")
+    assert not shown(f"{FEWER}\ns_nop 0\n{ALL.replace('s[4:5]', 's[6:7]')}\n{READ}\n{WAIT}\n{USE}")
+    assert not shown(f"ds_read_u16_d16 v3, v1\n{WAIT}\n{USE}")
+
+
 FIRST_WAVE = "v_cmp_gt_u32_e32 vcc, {0}, v0\ns_and_saveexec_b64 s[4:5], vcc"
-ADD, READ, ALL = "ds_add_u32 v1, v2", "ds_read_b32 v3, v1", "s_or_b64 exec, exec, s[4:5]"
-WAIT = "s_waitcnt lgkmcnt(0)"
+ADD = "ds_add_u32 v1, v2"
 
 
 def around(limit: int = 64, before: str = "", after: str = "", late: str = "") -> bool:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from conv_cases import Case, make_case, voxels
 from gemm_cases import check, compiled, result, run
 
+import spconv_compiler as sc
 from spconv_compiler import reference
 from spconv_compiler.plan import evaluate
 from spconv_compiler.schedules.deal import Cut, Deal
@@ -18,6 +21,7 @@ from spconv_compiler.sim.errors import Fault
 TALL = "output_stationary_tall"
 # So many output channels that few rows are many: 52 pairs of panels, in 18 slices of 6 and 4 or in 13 of 8.
 WIDE = 1664
+FEW, MANY = Deal.tall(256, 8, 18, 24, 3), Deal.tall(256, 8, 13, 32, 3)
 # (C_in, C_out, dtype): one, three and four stages of K, slices of 6 and 4, of 6, of 6, 4 and 3 panels.
 SHAPES = [
     (256, 256, "bf16"),
@@ -70,9 +74,9 @@ def test_large_shares_of_both_forms_begin_anywhere_and_touch_three_blocks(rows: 
 def test_the_form_and_the_grid_follow_the_rows(rows: int) -> None:
     """Just as many workgroups as the form has shares and slices, and none of the other form's."""
     launch = compiled(3, 64, WIDE, dtype="bf16", bias=False, out_dtype="f32", schedule=TALL).plan.launches[-1]
-    tiles, few, many = -(-rows // 16), Deal.tall(256, 8, 18, 24, 3), Deal.tall(256, 8, 13, 32, 3)
-    deal, slices = (few, 18) if tiles <= few.turn else (many, 13)
-    assert (few.turn, many.turn) == (192, 512)
+    tiles = -(-rows // 16)
+    deal, slices = (FEW, 18) if tiles <= FEW.turn else (MANY, 13)
+    assert (FEW.turn, MANY.turn) == (192, 512)
     assert evaluate(launch.grid[0], {"rows": rows}) == -(-deal.count(tiles) // 8) * 8 * slices
 
 
@@ -82,6 +86,23 @@ def test_epilogue_is_fused(rows: int, c_out: int) -> None:
     found = check(case, schedule=TALL, activation="relu", dilation=2)
     kernels = [name for name, _ in found.launches]
     assert not [name for name in kernels if name.startswith(("fill_rows", "apply_", "add_parts"))]
+
+
+@pytest.mark.parametrize("rows", [pytest.param(400, marks=pytest.mark.slow), 3100])
+def test_a_residual_is_added_before_relu_and_rounding_in_both_forms(rows: int) -> None:
+    rng, coords = np.random.default_rng(rows), voxels(rows, 24, seed=rows)
+    features, weight, bias, residual = (
+        torch.from_numpy(rng.integers(-2, 3, shape).astype(np.float32))
+        for shape in ((rows, 64), (WIDE, 1, 1, 3, 64), (WIDE,), (rows, WIDE))
+    )
+    # Too fine for bf16 beside most sums: only one rounding gives the exact result's.
+    residual = residual + 0.25
+    moved = [one.to(torch.bfloat16) for one in (features, weight, residual)]
+    end: dict[str, Any] = {"activation": "relu", "target": "gfx950-sim", "schedule": TALL}
+    out = sc.subm_conv3d(torch.from_numpy(coords), *moved[:2], bias, residual=moved[2], **end)
+    exact = reference.finish(reference.subm_conv3d(coords, features, weight, bias), residual, "relu")
+    assert torch.equal(out.float(), torch.from_numpy(reference.round_to(exact, "bf16")))
+    assert (-(-rows // 16) > FEW.turn) == (rows == 3100) and np.count_nonzero(exact) > exact.size // 4
 
 
 @pytest.mark.parametrize(("rows", "c_in", "c_out"), [(400, 256, 256), (3100, 64, WIDE)])

@@ -1,8 +1,8 @@
 """The loop of gemms whose workgroup reads weights once for many gathered rows: over items of at most 128 bytes of K.
 
     for every item (a tap, which rows go through it, a stage of K):
-        features of the item after the next, gathered row by row into registers; weights of it, read by the whole
-        workgroup, to local memory;  sums += weights · features of this item
+        features of the item that is one or two behind, gathered row by row into registers; weights of it, read by the
+        whole workgroup, to local memory;  sums += weights · features of this item
 
 What the items are says a `Source`: output_stationary.py runs over the taps of its rows (`run`), pair_major.py over
 tiles of pairs (`run_tiles`). A wave holds the f32 sums of its rows, in fragments of `shape.m` rows by its share of a

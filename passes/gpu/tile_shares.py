@@ -24,6 +24,7 @@ from spconv_compiler.passes.gpu.lanes import (
     shared,
     thread,
     times,
+    wave_barrier,
 )
 from spconv_compiler.passes.gpu.local import of_wave
 from spconv_compiler.passes.gpu.row_masks import BLOCK_ROWS, FIRST_TILE_BIT, TAP_MASK
@@ -120,15 +121,19 @@ def list_steps(share: Share, steps: V, shape: StepList, part: V, found: V, liste
                 put(const(0, i32()), found, number)
         with if_(number < shape.size):
             put(const(0, i32()), listed, number)
-    barrier()
+    # Where a wave has lanes for all taps, the first one alone clears and writes what is found; and so a single list.
+    alone = shape.taps <= shape.wave
+    (wave_barrier if alone else barrier)()
     _find(share, steps, shape, found)
-    barrier()
+    (wave_barrier if alone and shape.size <= shape.wave and not shape.levels else barrier)()
     if shape.levels:
         _list(shape, part, found, listed, first)
+        # What a wave reads of lists is its own.
+        wave_barrier()
     else:
         with if_(lane < shape.wave):
             _list(shape, part, found, listed, first)
-    barrier()
+        barrier()
     return of_wave(get(listed, plus(first, shape.length)))
 
 

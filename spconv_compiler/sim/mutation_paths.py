@@ -2,12 +2,15 @@
 
 * `one_wave_alone`: a barrier between accesses to local memory of which only the first wave executes any.
 * `nothing_more_under_way`: a weaker wait behind which, on the paths that a wave can take, no more is under way wherever
-  that could be noticed. A condition that is computed once, and asked for at several branches, has one answer in a wave:
-  a path on which it has two is none.
+  that could be noticed: of vector memory at barriers, at accesses to LDS, at whatever writes memory, and at the end; of
+  LDS at barriers and at loads straight to LDS, reads too, but for those whose registers nothing reads any more. A
+  condition that is computed once, and asked for at several branches, has one answer in a wave: a path on which it has
+  two is none.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TypeVar
@@ -47,7 +50,7 @@ def one_wave_alone(instructions: Sequence[Instruction], index: int) -> bool:
     if not all(first[at].get(_name(_EXEC)) for at in (*before, *after) if _touches_local(instructions[at])):
         return False
     blocks = build_blocks(instructions)
-    moving = _under_way(instructions, blocks)
+    moving = _under_way(instructions, blocks, MEMORY)
     local = _solve(instructions, blocks, _local_under_way, lambda a, b: a or b, False)
     return not any(moving[at] for at in (*before, index)) and not any(local[at] for at in bounds)
 
@@ -84,11 +87,30 @@ def _below_wave(facts: Facts, item: Instruction) -> bool:
     return limit.kind in ("inline", "literal") and limit.constant() <= _WAVE and (lane.kind, lane.number) == ("v", 0)
 
 
-def nothing_more_under_way(instructions: Sequence[Instruction], weaker: Sequence[Instruction]) -> bool:
-    """Whether a kernel with a weaker vmcnt has nothing more under way where that matters, beside loads to registers.
+@dataclasses.dataclass(frozen=True)
+class Queue:
+    """Operations that come back in order.
 
-    It matters at barriers, at accesses to local memory, at whatever writes memory, and at the end.
+    Attributes:
+        counter: the field of Wait. capacity: of the counter.
+        counts: whether an instruction is one of them. lasts: whether it does more than write registers.
+        notices: whether an instruction may behave differently while one that lasts is under way.
     """
+
+    counter: str
+    capacity: int
+    counts: Callable[[Instruction], bool]
+    lasts: Callable[[Instruction], bool]
+    notices: Callable[[Instruction], bool]
+
+
+def nothing_more_under_way(instructions: Sequence[Instruction], weaker: Sequence[Instruction], queue: Queue) -> bool:
+    """Whether a kernel with a weaker wait for a queue has nothing more of it under way where that is noticed.
+
+    Not for LDS if there are flat instructions, which come back in any order.
+    """
+    if queue is LDS and any(item.row.kind == "flat" for item in instructions):
+        return False
     blocks = build_blocks(instructions)
     known = _states(instructions, _conditions(instructions, blocks), {"exec lives": True})
     branches = dict[int, tuple[int, bool]]()
@@ -102,10 +124,58 @@ def nothing_more_under_way(instructions: Sequence[Instruction], weaker: Sequence
     for values in itertools.product((False, True), repeat=len(conditions)):
         answers = dict(zip(conditions, values, strict=True))
         paths = [_decided(block, instructions, branches, answers) for block in blocks]
-        whole, less = (_under_way(items, paths) for items in (instructions, weaker))
-        if any(not less[at] <= whole[at] for at in less if _notices(instructions[at])):
-            return False
+        whole, less = (_under_way(items, paths, queue) for items in (instructions, weaker))
+        for at in less:
+            more = less[at] - whole[at] if queue.notices(instructions[at]) else frozenset()
+            if not all(_in_vain(instructions, blocks, operation, at) for operation in {one[0] for one in more}):
+                return False
     return True
+
+
+def _in_vain(instructions: Sequence[Instruction], blocks: Sequence[Block], address: int, start: int) -> bool:
+    """Whether the operation at an address is a read of LDS, and nothing from `start` on reads what it brings.
+
+    On no path then, before a load has written the register in all lanes, does an instruction read it: the words may be
+    overwritten while it is under way.
+    """
+    (operation,) = (item for item in instructions if item.address == address)
+    if operation.row.kind != "lds" or operation.row.access is None or operation.row.access.kind != "load":
+        return False
+    whole, following = _states(instructions, _all_lanes, {_name(_EXEC): True}), _following(blocks)
+
+    def used(register: tuple[str, int]) -> bool:
+        seen, waiting = {start}, [start]
+        while waiting:
+            at = waiting.pop()
+            written, read = (_all_registers(part) for part in split_operands(instructions[at]))
+            if register in read:
+                return True
+            over = register in written and whole[at].get(_name(_EXEC)) and _brings_whole_registers(instructions[at])
+            new = set[int]() if over else set(following.get(at, [])) - seen
+            seen |= new
+            waiting += new
+        return False
+
+    return not any(used(register) for register in _all_registers(split_operands(operation)[0]))
+
+
+def _all_registers(operands: Sequence[Operand]) -> set[tuple[str, int]]:
+    return {register for operand in operands for register in registers_of(operand)}
+
+
+def _brings_whole_registers(item: Instruction) -> bool:
+    access = item.row.access
+    return item.row.kind in ("lds", "buffer") and access is not None and only_loads(item) and "d16" not in item.row.name
+
+
+def _all_lanes(facts: Facts, item: Instruction) -> Facts:
+    """Which masks are those of all lanes that the kernel began with."""
+    kept, row = _without(facts, split_operands(item)[0]), item.row.name
+    if row == "s_and_saveexec_b64" and facts.get(_name(_EXEC)):
+        kept[_name(item.operands[0])] = True
+    if row == "s_or_b64" and any(facts.get(_name(operand)) for operand in item.operands[1:]):
+        kept[_name(item.operands[0])] = True
+    return kept
 
 
 def _decided(
@@ -156,7 +226,7 @@ def _conditions(instructions: Sequence[Instruction], blocks: Sequence[Block]) ->
 def _lives(facts: Facts, kept: Facts, item: Instruction, written: Sequence[Operand]) -> Facts:
     """Adds to `kept` whether some lane is at work, also in masks that are put aside."""
     lives, row = facts.get("exec lives"), item.row.name
-    if not set(registers_of(_EXEC)) & {register for operand in written for register in registers_of(operand)}:
+    if not _all_registers([_EXEC]) & _all_registers(written):
         return kept
     kept.pop("exec lives", None)
     if row == "s_and_saveexec_b64" and lives:
@@ -178,38 +248,55 @@ def _in_loops(blocks: Sequence[Block]) -> Iterator[Block]:
             yield block
 
 
-def _under_way(instructions: Sequence[Instruction], blocks: Sequence[Block]) -> dict[int, frozenset[tuple[int, int]]]:
-    """Before each instruction that is reached: (operation, younger ones) of all that may be under way on some path."""
+def _under_way(
+    instructions: Sequence[Instruction], blocks: Sequence[Block], queue: Queue
+) -> dict[int, frozenset[tuple[int, int]]]:
+    """Before each instruction that is reached: (operation, younger ones) of what lasts and may be under way there."""
 
     def step(state: frozenset[tuple[int, int]], item: Instruction) -> frozenset[tuple[int, int]]:
         if item.row.kind == "wait":
-            most = Wait.read(item.operands[0].number).vmcnt
+            most = getattr(Wait.read(item.operands[0].number), queue.counter)
             return frozenset(one for one in state if one[1] < most)
-        if not counted(item):
+        if not queue.counts(item):
             return state
-        aged = {(at, younger + 1) for at, younger in state if younger + 1 < CAPACITY["vm"]}
-        return frozenset(aged if only_loads(item) else aged | {(item.address, 0)})
+        aged = {(at, younger + 1) for at, younger in state if younger + 1 < queue.capacity}
+        return frozenset(aged | {(item.address, 0)} if queue.lasts(item) else aged)
 
     return _solve(instructions, blocks, step, lambda a, b: a | b, frozenset())
 
 
-def _notices(item: Instruction) -> bool:
-    return item.row.kind in ("barrier", "end") or _touches_local(item) or (counted(item) and not only_loads(item))
+def _more_than_loads(item: Instruction) -> bool:
+    return counted(item) and not only_loads(item)
+
+
+def _notices_memory(item: Instruction) -> bool:
+    return item.row.kind in ("barrier", "end") or _touches_local(item) or _more_than_loads(item)
 
 
 def _touches_local(item: Instruction) -> bool:
-    access = item.row.access
-    return item.row.kind in ("lds", "flat") or (access is not None and access.lds)
+    return item.row.kind in ("lds", "flat") or _to_local(item)
+
+
+def _to_local(item: Instruction) -> bool:
+    """Whether it is a load straight to LDS, which is not in order with LDS instructions."""
+    return item.row.access is not None and item.row.access.lds
+
+
+def _notices_local(item: Instruction) -> bool:
+    return item.row.kind == "barrier" or _to_local(item)
+
+
+MEMORY = Queue("vmcnt", CAPACITY["vm"], counted, _more_than_loads, _notices_memory)
+# Those of scalar memory share the counter, and come back in any order: without them no fewer of LDS are under way.
+LDS = Queue(
+    "lgkmcnt", CAPACITY["lds"], lambda item: item.row.kind in ("lds", "permute"),
+    lambda item: item.row.kind == "lds", _notices_local,
+)  # fmt: skip
 
 
 def _around(instructions: Sequence[Instruction], index: int, *, back: bool) -> tuple[list[int], list[int]]:
     """Numbers of what lies between the barrier at `index` and other ones, on paths from it or to it; and of those."""
-    following = dict[int, list[int]]()
-    blocks = build_blocks(instructions)
-    for block in blocks:
-        for at in range(block.start, block.end - 1):
-            following[at] = [at + 1]
-        following[block.end - 1] = [blocks[number].start for number in block.successors]
+    following = _following(build_blocks(instructions))
     if back:
         before = dict[int, list[int]]()
         for at, successors in following.items():
@@ -227,13 +314,23 @@ def _around(instructions: Sequence[Instruction], index: int, *, back: bool) -> t
     return sorted(seen), sorted(bounds)
 
 
+def _following(blocks: Sequence[Block]) -> dict[int, list[int]]:
+    """Numbers of the instructions that may come next, of each."""
+    following = dict[int, list[int]]()
+    for block in blocks:
+        for at in range(block.start, block.end - 1):
+            following[at] = [at + 1]
+        following[block.end - 1] = [blocks[number].start for number in block.successors]
+    return following
+
+
 def _name(operand: Operand) -> Hashable:
     return operand.kind, operand.number, operand.dwords
 
 
 def _without(facts: Facts, written: Sequence[Operand]) -> Facts:
     """Facts that hold when these registers have other values."""
-    gone = {register for operand in written for register in registers_of(operand)}
+    gone = _all_registers(written)
     kept = {name: fact for name, fact in facts.items() if not gone & set(_registers(name))}
     if ("v", 0) in gone:
         kept["v0 written"] = True

@@ -1,8 +1,9 @@
 """Why a mutant (mutation.py) that no check notices changes nothing, where that can be shown on all paths.
 
-A wait that lets one more operation be under way differs from the wait before it in that operation alone. If it writes
-registers, the static checks have looked at every use of them; if it does anything else, all paths are followed, to see
-whether that is under way anywhere where it was not (mutation_paths.py).
+A wait for vector memory that lets one more operation be under way differs from the wait before it in that operation
+alone. If it writes registers, the static checks have looked at every use of them. If it does anything else, if the wait
+is gone, or if it is one for LDS (whose words may be overwritten before they are read), all paths are followed, to see
+whether more is under way anywhere where that matters (mutation_paths.py).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from spconv_compiler.sim.cfg import build_blocks
 from spconv_compiler.sim.instruction import Instruction, Wait
-from spconv_compiler.sim.mutation_paths import counted, nothing_more_under_way, one_wave_alone, only_loads
+from spconv_compiler.sim.mutation_paths import LDS, MEMORY, counted, nothing_more_under_way, one_wave_alone, only_loads
 from spconv_compiler.sim.static_checks import check
 
 _LGKM = ("lds", "permute", "smem", "flat", "clock")
@@ -32,8 +33,11 @@ def reason(instructions: Sequence[Instruction], index: int, change: str, weaker:
     found = sorted(nth_youngest(instructions, index, younger, queue))
     if not found:
         return "on no path are so many operations under way"
-    if "raised" not in change or queue is counted and not all(only_loads(instructions[place]) for place in found):
-        same = queue is counted and nothing_more_under_way(instructions, weaker)
+    if queue is _lgkmcnt:
+        same = nothing_more_under_way(instructions, weaker, LDS)
+        return "on every path that a wave can take, other waits cover what LDS is read or written for" * same
+    if "raised" not in change or not all(only_loads(instructions[place]) for place in found):
+        same = nothing_more_under_way(instructions, weaker, MEMORY)
         return "on every path that a wave can take, other waits cover what does more than write registers" * same
     named = ", ".join(f"0x{instructions[place].address:x} {instructions[place].row.name}" for place in found)
     return f"it stops waiting for {named}: another wait stands before every use of that"
