@@ -18,7 +18,7 @@ from spconv_compiler.sim.static_checks import check, check_clauses
 from spconv_compiler.targets import GpuTarget, get_target
 
 # Rows that no vector load takes: 16 half words, or 8 words and more, in a row.
-GATHERED = {"half words": (129, 512, "bf16", "pairs_m16"), "words": (257, 256, "f32", "pair_major")}
+GATHERED = {"half words": (129, 512, "bf16", "pairs_m16"), "words": (273, 256, "f32", "pair_major")}
 _NO_OP = "rocdl.s.nop 0"
 
 
